@@ -1,0 +1,82 @@
+"""Pack image folders into balanced tar shards and stream them into training.
+
+The public names are listed in ``__all__`` and load on first use, so that
+``import tarshard`` imports neither torch nor OpenCV.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tarshard.dataset import Dataset, open_dataset
+    from tarshard.errors import (
+        CannotWrite,
+        DatasetDamaged,
+        InputUnusable,
+        MissingLibrary,
+        ShardCorrupt,
+        SourceProblems,
+        TarshardError,
+        UsageError,
+    )
+    from tarshard.index import Sample
+    from tarshard.packing.pack import PackResult, pack
+    from tarshard.streaming.batch import Batch
+    from tarshard.streaming.dataset import Stream
+    from tarshard.streaming.images import Image, Images
+    from tarshard.streaming.loader import Loader
+
+_HOMES = {
+    "Batch": "tarshard.streaming.batch",
+    "CannotWrite": "tarshard.errors",
+    "Dataset": "tarshard.dataset",
+    "DatasetDamaged": "tarshard.errors",
+    "Image": "tarshard.streaming.images",
+    "Images": "tarshard.streaming.images",
+    "InputUnusable": "tarshard.errors",
+    "Loader": "tarshard.streaming.loader",
+    "MissingLibrary": "tarshard.errors",
+    "PackResult": "tarshard.packing.pack",
+    "Sample": "tarshard.index",
+    "ShardCorrupt": "tarshard.errors",
+    "SourceProblems": "tarshard.errors",
+    "Stream": "tarshard.streaming.dataset",
+    "TarshardError": "tarshard.errors",
+    "UsageError": "tarshard.errors",
+    "open_dataset": "tarshard.dataset",
+    "pack": "tarshard.packing.pack",
+}
+
+__all__ = [  # noqa: PLE0604  (the strings are the keys of _HOMES, held equal by a test)
+    "Batch",
+    "CannotWrite",
+    "Dataset",
+    "DatasetDamaged",
+    "Image",
+    "Images",
+    "InputUnusable",
+    "Loader",
+    "MissingLibrary",
+    "PackResult",
+    "Sample",
+    "ShardCorrupt",
+    "SourceProblems",
+    "Stream",
+    "TarshardError",
+    "UsageError",
+    "__version__",
+    "open_dataset",
+    "pack",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  (PEP 562 wants it so)
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tarshard' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

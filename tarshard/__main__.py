@@ -1,0 +1,6 @@
+"""``python -m tarshard`` is the command ``tarshard``."""
+
+from tarshard.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The command ``tarshard`` with its subcommands."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import tarshard
+from tarshard.cli import pack, stream
+from tarshard.cli.boundary import CTRL_C
+
+app = typer.Typer(
+    name="tarshard",
+    help="Pack image folders into tar shards, and stream them into training.",
+    epilog=(
+        "Exit codes: 0 done, 2 usage, 3 input missing or unusable, 4 damaged dataset, "
+        "5 cannot write, 130 Ctrl-C, 143 terminated."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command("pack", epilog=pack.EXAMPLES)(pack.pack)
+app.command("stream", epilog=stream.EXAMPLES)(stream.stream)
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"tarshard {tarshard.__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        # Only from moments outside a command's own work, such as imports.
+        sys.exit(CTRL_C)

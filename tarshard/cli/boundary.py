@@ -1,0 +1,78 @@
+"""Where errors, signals and closed pipes become a message and an exit code."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+import typer
+
+from tarshard.errors import (
+    CannotWrite,
+    DatasetDamaged,
+    InputUnusable,
+    MissingLibrary,
+    TarshardError,
+    UsageError,
+)
+
+USAGE = 2
+INPUT = 3
+DAMAGED = 4
+WRITE = 5
+CTRL_C = 130
+TERMINATED = 143
+
+_EXIT_CODES: dict[type[TarshardError], int] = {
+    UsageError: USAGE,
+    InputUnusable: INPUT,
+    MissingLibrary: INPUT,
+    DatasetDamaged: DAMAGED,
+    CannotWrite: WRITE,
+}
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """Run a command's work; end the program as its exit codes say if that fails."""
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    code = 0
+    try:
+        yield
+    except TarshardError as error:
+        print(f"tarshard: {error}", file=sys.stderr)
+        code = next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python would complain once more when
+        # it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        code = CTRL_C
+    except _Terminated:
+        code = TERMINATED
+    finally:
+        _end_workers()
+    if code:
+        raise typer.Exit(code)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    # Once is enough: a second signal must not interrupt the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated
+
+
+def _end_workers() -> None:
+    # PyTorch would wait up to 5 s for a worker that is in the middle of a slow read,
+    # and takes a worker's end for an accident.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for worker in multiprocessing.active_children():
+        worker.terminate()

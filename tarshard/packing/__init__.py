@@ -1,0 +1,1 @@
+"""From an image folder to tar shards; a stranger to streaming."""

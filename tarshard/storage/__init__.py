@@ -1,0 +1,1 @@
+"""Bytes by name; knows nothing of images, tars or datasets."""

@@ -1,0 +1,1 @@
+"""From tar shards to batches; a stranger to packing."""

@@ -1,0 +1,136 @@
+"""Batches from worker processes: a DataLoader over a Stream, with its known traps closed."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from tarshard.dataset import Dataset
+from tarshard.errors import TarshardError, UsageError
+from tarshard.streaming.batch import Batch
+from tarshard.streaming.dataset import Stream
+from tarshard.streaming.order import Recipe, Share, Tail
+from tarshard.streaming.read import Content
+
+
+class Loader:
+    """Iterates over a packed dataset, each sample exactly once an epoch.
+
+    Each iteration that runs to its end moves on to the next epoch, with another
+    order when shuffled. Workers are kept between epochs until `close`.
+
+        loader = Loader("OUT", batch_size=64, workers=4)
+        for batch in loader:
+            train(batch.data, batch.labels)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        batch_size: int,
+        workers: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        tail: Tail | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        start_method: str | None = None,
+        content: Content = "image",
+        group: int = Recipe().group,
+        window: int = Recipe().window,
+        block_bytes: int = Recipe().block_bytes,
+    ) -> None:
+        """Open the dataset; arguments and errors as of `Stream`.
+
+        ``workers`` 0 reads in this process. ``start_method`` is ``fork``, ``spawn``
+        or ``forkserver``, else what Python does by default.
+        """
+        if workers < 0:
+            raise UsageError(f"workers must be at least 0, got {workers}")
+        if start_method not in {None, "fork", "spawn", "forkserver"}:
+            raise UsageError(
+                f"start method must be fork, spawn or forkserver, got {start_method!r}"
+            )
+        self._stream = Stream(
+            path,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            tail=tail,
+            rank=rank,
+            world_size=world_size,
+            content=content,
+            group=group,
+            window=window,
+            block_bytes=block_bytes,
+        )
+        with warnings.catch_warnings():
+            # Whoever asks for more workers than cores has a reason: storage that waits.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            self._loader: DataLoader[Batch | _Failure] | None = DataLoader(
+                _WorkerSide(self._stream),
+                batch_size=None,
+                num_workers=workers,
+                persistent_workers=workers > 0,
+                multiprocessing_context=start_method if workers else None,
+            )
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset's facts."""
+        return self._stream.dataset
+
+    @property
+    def share(self) -> Share:
+        """What of the dataset falls to this rank."""
+        return self._stream.share
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._stream.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self._stream.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Return the number of batches of this rank, the same for any number of workers."""
+        return len(self._stream)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._loader is None:
+            raise UsageError("the loader is closed")
+        epoch = self.epoch
+        for item in self._loader:
+            if isinstance(item, _Failure):
+                self.close()
+                raise item.error
+            yield item
+        self.set_epoch(epoch + 1)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader = None
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error of a worker, carried to the main process without a traceback's text."""
+
+    error: TarshardError
+
+
+class _WorkerSide(IterableDataset["Batch | _Failure"]):
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def __iter__(self) -> Iterator["Batch | _Failure"]:
+        try:
+            yield from self._stream
+        except TarshardError as error:
+            yield _Failure(error)
