@@ -49,7 +49,7 @@ _HOMES = {
     "pack": "tarshard.packing.pack",
 }
 
-__all__ = [  # noqa: PLE0604  (the strings are the keys of _HOMES, held equal by a test)
+__all__ = [
     "Batch",
     "CannotWrite",
     "Dataset",

@@ -100,11 +100,11 @@ class Dataset:
         try:
             return self._folder.read(INDEX_NAME, limit_bytes=_INDEX_LIMIT_BYTES)
         except FileNotFoundError as error:
-            if self.path.is_dir():
-                what = f"{self.path} holds no {INDEX_NAME}; make one with 'tarshard pack IMAGES {self.path}'"
-            else:
-                what = f"{self.path} does not exist"
-            raise InputUnusable(what) from error
+            if not self.path.is_dir():
+                raise InputUnusable(f"{self.path} does not exist") from error
+            raise InputUnusable(
+                f"{self.path} holds no {INDEX_NAME}; give a folder that 'tarshard pack' wrote"
+            ) from error
         except OSError as error:
             raise InputUnusable(f"{self.path / INDEX_NAME}: {error.strerror}") from error
 

@@ -6,7 +6,7 @@ from typing import Protocol
 class Progress(Protocol):
     """What the core calls while it works."""
 
-    def phase(self, name: str, *, items: int | None = None, size_bytes: int | None = None) -> None:
+    def phase(self, name: str, *, items: int | None = None) -> None:
         """A phase begins, with its whole amount of work where that is known."""
 
     def advance(self, items: int = 0, size_bytes: int = 0) -> None:
@@ -17,7 +17,7 @@ class Progress(Protocol):
 
 
 class _NoProgress:
-    def phase(self, name: str, *, items: int | None = None, size_bytes: int | None = None) -> None:
+    def phase(self, name: str, *, items: int | None = None) -> None:
         pass
 
     def advance(self, items: int = 0, size_bytes: int = 0) -> None:

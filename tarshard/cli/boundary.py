@@ -64,7 +64,7 @@ def boundary() -> Iterator[None]:
         raise typer.Exit(code)
 
 
-def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
     # Once is enough: a second signal must not interrupt the cleaning up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Terminated

@@ -13,7 +13,7 @@ class TerminalProgress:
         self._bar: tqdm[Any] | None = None
         self._size_bytes = 0
 
-    def phase(self, name: str, *, items: int | None = None, size_bytes: int | None = None) -> None:
+    def phase(self, name: str, *, items: int | None = None) -> None:
         """Begin a bar."""
         self.finish()
         self._size_bytes = 0

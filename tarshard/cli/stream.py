@@ -1,4 +1,4 @@
-"""``tarshard stream``: a packed dataset goes to a pipe, or through a loader to see how fast it is."""
+"""``tarshard stream``: a packed dataset goes to a pipe, or just shows how fast it comes."""
 
 import os
 import sys
@@ -207,16 +207,17 @@ def table(result: StreamResult) -> "RenderableType":
     from tarshard.cli.show import rows
 
     seconds = max(result.seconds, 1e-9)
+    megabytes = result.size_bytes / 1e6
     first = result.first_batch_seconds
+    padding = f" and {result.padding:,} of padding" if result.padding else ""
+    wait = "" if first is None else f", first batch after {first:.2f} s"
     return rows(
         "Streamed",
         {
-            "samples": f"{result.samples:,}"
-            + (f" and {result.padding:,} of padding" if result.padding else ""),
+            "samples": f"{result.samples:,}{padding}",
             "batches": f"{result.batches:,}",
-            "bytes": f"{result.size_bytes / 1e6:,.1f} MB of images",
-            "rate": f"{result.samples / seconds:,.0f} images/s, {result.size_bytes / seconds / 1e6:,.0f} MB/s",
-            "time": f"{result.seconds:,.2f} s"
-            + (f", first batch after {first:.2f} s" if first else ""),
+            "bytes": f"{megabytes:,.1f} MB of images",
+            "rate": f"{result.samples / seconds:,.0f} images/s, {megabytes / seconds:,.0f} MB/s",
+            "time": f"{result.seconds:,.2f} s{wait}",
         },
     )

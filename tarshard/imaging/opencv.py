@@ -26,7 +26,8 @@ def _remedy(said: str) -> str:
     if library is None:
         return f"OpenCV cannot be imported ({said}); install it with 'pip install opencv-python'"
     return (
-        f"OpenCV cannot be loaded: the system library {library[1]} is missing or unusable ({said}). "
+        f"OpenCV cannot be loaded: the system library {library[1]} is missing or unusable "
+        f"({said}). "
         "Install it ('apt-get install libgl1 libglib2.0-0' on Debian and Ubuntu, 'dnf install "
         "mesa-libGL glib2' on Fedora), or take the build that needs no desktop: "
         "'pip uninstall -y opencv-python && pip install opencv-python-headless'"

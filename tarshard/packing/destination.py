@@ -1,4 +1,4 @@
-"""The folder that a pack writes to: in which state it is, and how it becomes whole or stays as it was.
+"""The folder that a pack writes to: its state, and how it becomes whole or stays as it was.
 
 Everything is written to ``.tarshard-work`` inside it. Committing moves an old
 index out of the way, moves the new shards in and the new index last, so that at

@@ -21,9 +21,9 @@ _SPECIAL_START = re.compile(rb"(^|/)(?=[_-])")
 
 
 def pack_order(paths: Sequence[bytes], *, order: str, seed: int) -> list[int]:
-    """Return positions in ``paths`` in pack order.
+    r"""Return positions in ``paths`` in pack order.
 
-    ``shuffled`` is ascending by sha256 of ``"{seed}\\0"`` and the path, so a
+    ``shuffled`` is ascending by sha256 of ``"{seed}\0"`` and the path, so a
     path's place among others does not depend on what else is in the folder;
     ``path`` is ascending by the path's bytes.
     """

@@ -138,7 +138,7 @@ def _refuse_faults(skips: Sequence[Skip], options: PackOptions) -> None:
     faults = [str(skip) for skip in skips if skip.is_fault]
     if faults and options.on_error == "fail":
         raise SourceProblems(
-            f"{len(faults):,} files cannot be packed; mend or remove them, "
+            f"{len(faults):,} of the files cannot be packed; mend or remove them, "
             "or leave them out with --on-error skip:",
             problems=faults,
         )
@@ -190,11 +190,7 @@ def _write_all(
         )
         planned = {n: tuple(samples[at] for at in shard) for n, shard in enumerate(plan)}
         todo = {n: shard for n, shard in planned.items() if _stored(written.get(n)) != shard}
-        progress.phase(
-            "Packing",
-            items=sum(len(shard) for shard in todo.values()),
-            size_bytes=sum(sample.weight_bytes for shard in todo.values() for sample in shard),
-        )
+        progress.phase("Packing", items=sum(map(len, todo.values())))
         faults: list[Skip] = []
         for n, shard in todo.items():
             written[n] = write_shard(

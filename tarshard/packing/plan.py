@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -61,4 +61,4 @@ def _runs(weights: Sequence[int], shards: int) -> Plan:
         nearest = above if ends[above] - target < target - ends[below] else below
         cuts.append(min(max(nearest, cuts[-1] + 1), count - (shards - number)))
     cuts.append(count)
-    return [list(range(start, end)) for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [list(range(start, end)) for start, end in pairwise(cuts)]

@@ -14,6 +14,9 @@ from tarshard.progress import NO_PROGRESS, Progress
 SNIFF_BYTES = 512
 """Enough to tell an image by its first bytes, and a tar from it."""
 
+_CAMERA_RAW = frozenset(b"3fr arw cr2 cr3 dng erf iiq nef nrw orf pef raf rw2 srw".split())
+"""Extensions of files that look like a TIFF and hold a sensor's readings behind a thumbnail."""
+
 _SYSTEM_NAMES = {b".ds_store", b"thumbs.db", b"desktop.ini", b"__macosx"}
 
 
@@ -114,7 +117,10 @@ def _classify(
 
 def _file(entry: os.DirEntry[bytes], path: bytes, status: os.stat_result) -> SourceFile | Skip:
     size_bytes = status.st_size
-    if extension_of(entry.name) not in IMAGE_EXTENSIONS:
+    extension = _extension_of(entry.name)
+    if extension in _CAMERA_RAW:
+        return Skip(path, Reason.NOT_AN_IMAGE, "camera raw image, which is not stored")
+    if extension not in IMAGE_EXTENSIONS:
         try:
             with open(entry.path, "rb", buffering=0) as file:
                 start = file.read(SNIFF_BYTES)
@@ -134,7 +140,7 @@ def _file(entry: os.DirEntry[bytes], path: bytes, status: os.stat_result) -> Sou
     return SourceFile(path, size_bytes, status.st_mtime_ns)
 
 
-def extension_of(name: bytes) -> bytes:
+def _extension_of(name: bytes) -> bytes:
     """Return a file name's extension in lower case, without the dot."""
     return os.path.splitext(name)[1][1:].lower()
 
@@ -144,7 +150,7 @@ def describe(start: bytes) -> str:
     if not start:
         return "is empty"
     kind = foreign_kind(start)
-    return f"is a {kind}, which is not stored" if kind else "its content is no known kind of image"
+    return f"{kind}, which is not stored" if kind else "its content is no known kind of image"
 
 
 _EXCLUDED_DETAIL = {

@@ -5,6 +5,7 @@ import os
 import stat
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 
 class OutsideFolder(OSError):
@@ -72,7 +73,7 @@ class LocalFile:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def __enter__(self) -> "LocalFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

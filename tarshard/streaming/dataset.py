@@ -1,4 +1,4 @@
-"""A dataset as PyTorch's IterableDataset: an epoch of batches, shared out among ranks and workers."""
+"""A dataset as PyTorch's IterableDataset: epochs of batches, shared by ranks and workers."""
 
 import os
 from collections.abc import Iterator

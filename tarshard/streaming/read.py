@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from itertools import accumulate
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tarshard.streaming.batch import Delivered
 from tarshard.streaming.order import Piece
 
 Content = Literal["image", "sample", "facts"]
-"""What is delivered of a sample: the image's bytes, all its bytes as they lie in the tar, or none."""
+"""What is delivered of a sample: the image's bytes, all bytes as they lie in the tar, or none."""
 
 
 class ReadSample(NamedTuple):
@@ -60,7 +60,7 @@ class ShardReader:
         while self._open:
             self._open.popitem()[1][0].close()
 
-    def __enter__(self) -> "ShardReader":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
