@@ -2,9 +2,12 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +88,47 @@ def every_member(packed: Path) -> Iterator[tuple[str, bytes]]:
                 file = tar.extractfile(member)
                 assert file is not None
                 yield member.name, file.read()
+
+
+@contextmanager
+def no_hang(seconds: int = 20) -> Iterator[None]:
+    """Fail, rather than wait for ever, when a system call does not return."""
+
+    def fail(_number: int, _frame: object) -> None:
+        raise AssertionError(f"still waiting after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass
+class Watching:
+    """A progress that does something at a phase or a step, in the middle of the work."""
+
+    at_phase: Callable[[str], object] = lambda _name: None
+    at_step: Callable[[int], object] = lambda _number: None
+    """Called with the number of steps before, over all phases."""
+    steps: int = 0
+
+    def phase(
+        self,
+        name: str,
+        *,
+        items: int | None = None,  # noqa: ARG002
+        size_bytes: int | None = None,  # noqa: ARG002
+    ) -> None:
+        """Begin a phase."""
+        self.at_phase(name)
+
+    def advance(self, items: int = 0, size_bytes: int = 0) -> None:  # noqa: ARG002
+        """Count a step."""
+        self.steps += 1
+        self.at_step(self.steps - 1)
+
+    def finish(self) -> None:
+        """End."""
