@@ -208,7 +208,7 @@ def set_format(index: dict[str, object]) -> None:
 
 
 DAMAGES: list[tuple[Callable[[Path], object], int, str]] = [
-    (lambda packed: shutil.rmtree(packed), 3, "does not exist"),
+    (shutil.rmtree, 3, "does not exist"),
     (lambda packed: (packed / "index.json").unlink(), 3, "holds no index.json"),
     (lambda packed: (packed / "index.json").write_bytes(b"{]"), 4, "is not JSON"),
     (lambda packed: (packed / "index.json").write_bytes(b"[]"), 4, "must hold a JSON object"),
