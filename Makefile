@@ -51,13 +51,13 @@ $(READY): pyproject.toml constraints.txt Makefile
 	    echo 'A CPU build takes 0.3 GB and 1.2 GB: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu'; \
 	fi
 	@$(PYTHON) -m venv .venv
-	@$(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	@$(RUN) pip install --disable-pip-version-check --constraint constraints.txt \
 	    $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") --editable '.[test,check]'
 	@# The same OpenCV without windows, where the libraries of a desktop are missing.
 	@.venv/bin/python -c 'import cv2' 2>/dev/null || { \
 	    echo 'opencv-python cannot be loaded here (most often libGL is missing); taking opencv-python-headless.' && \
-	    $(RUN) pip uninstall --quiet --yes opencv-python && \
-	    $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt opencv-python-headless; }
+	    $(RUN) pip uninstall --yes opencv-python && \
+	    $(RUN) pip install --disable-pip-version-check --constraint constraints.txt opencv-python-headless; }
 	@touch $(READY)
 
 clean:

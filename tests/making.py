@@ -53,14 +53,17 @@ def dataset(root: Path, count: int, shards: int) -> Path:
 
 
 def run(
-    *arguments: str | Path, code: int = 0, stdin: bytes | None = None, env: Mapping[str, str] = {}
+    *arguments: str | Path,
+    code: int = 0,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run ``tarshard`` as a process of its own; it must end with this exit code."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         input=stdin,
-        env=os.environ | {"COLUMNS": "200"} | env,
+        env=os.environ | {"COLUMNS": "200", **(env or {})},
         timeout=120,
         check=False,
     )
@@ -91,7 +94,7 @@ def every_member(packed: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @contextmanager
-def no_hang(seconds: int = 20) -> Iterator[None]:
+def no_hang(seconds: int = 5) -> Iterator[None]:
     """Fail, rather than wait for ever, when a system call does not return."""
 
     def fail(_number: int, _frame: object) -> None:

@@ -13,6 +13,9 @@ app = typer.Typer(
     name="tarshard",
     help="Pack image folders into tar shards, and stream them into training.",
     epilog=(
+        "Examples:\n\n"
+        "tarshard pack photos packed --shards 8\n\n"
+        "tarshard stream packed --shuffle | tar tf -\n\n"
         "Exit codes: 0 done, 2 usage, 3 input missing or unusable, 4 damaged dataset, "
         "5 cannot write, 130 Ctrl-C, 143 terminated."
     ),

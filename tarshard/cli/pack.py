@@ -54,8 +54,12 @@ class OnError(StrEnum):
 
 
 def pack(
-    images: Annotated[Path, typer.Argument(help="Folder of images, with folders below.")],
-    out: Annotated[Path, typer.Argument(help="Folder for the shards; new or empty.")],
+    images: Annotated[
+        Path, typer.Argument(metavar="IMAGES", help="Folder of images, with folders below.")
+    ],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Folder for the shards; new or empty.")
+    ],
     shards: Annotated[int, typer.Option(help="How many tar files to make.")],
     order: Annotated[
         Order, typer.Option(help="'path' keeps neighbours together; then shuffle while streaming.")
@@ -82,9 +86,9 @@ def pack(
 ) -> None:
     """Pack a folder of images into balanced tar shards with a JSON index.
 
-    The images' bytes are stored as they are. Either the whole dataset stands in
-    OUT afterwards, or OUT is as it was. What is no image is left out and listed in
-    OUT/skipped.jsonl.
+    The images' bytes are stored as they are. Afterwards either the whole
+    dataset stands in OUT, or OUT is as it was. What is no image is left out
+    and listed in OUT/skipped.jsonl.
     """
     with boundary():
         from tarshard.cli.progress import TerminalProgress

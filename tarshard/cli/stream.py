@@ -70,7 +70,9 @@ def default_workers() -> int:
 
 
 def stream(
-    dataset: Annotated[Path, typer.Argument(help="Folder that 'tarshard pack' wrote.")],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="Folder that 'tarshard pack' wrote.")
+    ],
     workers: Annotated[
         int,
         typer.Option(
@@ -110,8 +112,8 @@ def stream(
 ) -> None:
     """Stream a packed dataset through worker processes, each sample exactly once.
 
-    Into a pipe go the samples, as a tar by default. To a terminal go no samples:
-    it shows how fast they come.
+    Into a pipe go the samples, as a tar by default. To a terminal go no
+    samples: it shows how fast they come.
     """
     with boundary():
         output = _output(format, json=json, is_terminal=sys.stdout.isatty())

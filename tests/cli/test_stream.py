@@ -28,7 +28,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset of 64 MB, more than pipes and prefetching hold."""
     root = tmp_path_factory.mktemp("large")
-    noise = {f"{n}.png": image(n, size=(840, 420), kind="PNG") for n in range(60)}
+    noise: dict[str | bytes, bytes] = {
+        f"{n}.png": image(n, size=(840, 420), kind="PNG") for n in range(60)
+    }
     tarshard.pack(folder(root / "images", noise), root / "packed", shards=2)
     return root / "packed"
 
@@ -73,7 +75,16 @@ def test_ranks_share_the_dataset(packed: Path) -> None:
     rows: list[dict[str, object]] = []
     tar_members = []
     for rank in ("0", "1", "2", "3"):
-        ranked = ["stream", packed, "--rank", rank, "--world-size", "4", "--workers", "2"]
+        ranked: list[str | Path] = [
+            "stream",
+            packed,
+            "--rank",
+            rank,
+            "--world-size",
+            "4",
+            "--workers",
+            "2",
+        ]
         lines = run(*ranked, "--format", "jsonl").stdout.splitlines()
         rows += map(json.loads, lines)
         assert len(lines) == 8
