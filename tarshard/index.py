@@ -24,6 +24,9 @@ FORMAT = 1
 
 INDEX_NAME = "index.json"
 
+SHARD_LIMIT_BYTES = 1024**4
+"""A shard is smaller. What an index claims bounds the memory that planning an epoch takes."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Row = Mapping[str, Any]
@@ -318,10 +321,16 @@ def _read_shard(row: _Node) -> Shard:
     url = row.text("url")
     if not is_inside(url) or "\\" in url:
         raise row.fault(f"url {url!r} leads out of the dataset's folder")
+    nsamples, filesize = row.integer("nsamples"), row.integer("filesize")
+    if filesize >= SHARD_LIMIT_BYTES:
+        raise row.fault(f"filesize {filesize:,} is not less than {SHARD_LIMIT_BYTES:,}")
+    # A sample takes at least a header and a block of data.
+    if nsamples * 2 * ustar.BLOCK_BYTES > filesize:
+        raise row.fault(f"{nsamples:,} samples do not fit into {filesize:,} bytes")
     return Shard(
         url=url,
-        nsamples=row.integer("nsamples"),
-        filesize=row.integer("filesize"),
+        nsamples=nsamples,
+        filesize=filesize,
         sha256=row.optional_sha256("sha256"),
         table_sha256=row.optional_sha256("table_sha256"),
     )

@@ -5,6 +5,7 @@ header follows from name and size alone. Headers are made by the standard
 library's ``tarfile``.
 """
 
+import re
 import tarfile
 
 BLOCK_BYTES = 512
@@ -19,6 +20,7 @@ NAME_BYTES = 100
 MEMBER_LIMIT_BYTES = 8 * 1024**3
 """The size field has 11 octal digits: a member must be smaller than this."""
 
+_OCTAL = re.compile(rb"[0-7]+")
 _SIZE_FIELD = slice(124, 136)
 _MAGIC_FIELD = slice(257, 262)
 
@@ -63,7 +65,7 @@ def header_agrees(block: bytes | memoryview, name: str, size_bytes: int) -> bool
     return (
         len(block) == BLOCK_BYTES
         and block[:NAME_BYTES] == expected_name
-        and size_field.isdigit()
+        and _OCTAL.fullmatch(size_field) is not None
         and int(size_field, 8) == size_bytes
         and block[_MAGIC_FIELD] == b"ustar"
     )

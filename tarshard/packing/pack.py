@@ -10,7 +10,7 @@ from typing import Literal
 
 import tarshard
 from tarshard.errors import InputUnusable, SourceProblems, UsageError
-from tarshard.index import INDEX_NAME, Index, Shard
+from tarshard.index import INDEX_NAME, SHARD_LIMIT_BYTES, Index, Shard
 from tarshard.packing.destination import (
     Workspace,
     check_apart,
@@ -111,7 +111,10 @@ def pack(
         found = scan(os.fsencode(source), progress=progress)
         _refuse_faults(found.skips, options)
         samples, label_facts = _samples(found.images, found.skips, options, source)
-        check_space(target, sum(sample.weight_bytes for sample in samples))
+        size_bytes = sum(sample.weight_bytes for sample in samples)
+        if size_bytes // shards >= SHARD_LIMIT_BYTES // 2:
+            raise UsageError(f"{size_bytes:,} bytes need more than {shards} shards")
+        check_space(target, size_bytes)
         asked = {"options": asdict(options), "sources": sources_digest(found.images)}
         with workspace(target, asked=asked) as space:
             written, late_skips = _write_all(samples, options, source, space, progress)

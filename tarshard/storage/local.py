@@ -49,8 +49,8 @@ class LocalFile:
     """One open file; positions are given with each read, so processes can share it."""
 
     def __init__(self, name: str, descriptor: int) -> None:
-        self.name = name
         self._descriptor = descriptor
+        self.name = name
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             self.close()
@@ -72,6 +72,9 @@ class LocalFile:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Self:
         return self

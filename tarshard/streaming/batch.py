@@ -36,7 +36,7 @@ class Batch:
     samples: Sequence[Delivered]
     """Their facts, length N."""
     data: Sequence[memoryview]
-    """Their bytes, read-only, length N; empty when only facts were asked for."""
+    """Their bytes, read-only, length N; of no bytes when only facts were asked for."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -78,4 +78,4 @@ def _rebuild(samples: list[tuple[object, ...]], joined: bytes, sizes: list[int])
     for size in sizes:
         data.append(whole[at : at + size])
         at += size
-    return Batch([Delivered._make(sample) for sample in samples], data)
+    return Batch(tuple(map(Delivered._make, samples)), tuple(data))

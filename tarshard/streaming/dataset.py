@@ -3,12 +3,14 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tarshard.dataset import Dataset
+from tarshard.errors import UsageError
 from tarshard.streaming import ranks
 from tarshard.streaming.batch import Batch
 from tarshard.streaming.order import Line, Recipe, Share, Tail, Window
@@ -19,8 +21,9 @@ class Stream(IterableDataset[Batch]):
     """Yields the batches of an epoch; in a DataLoader worker, those of that worker.
 
     Use it as ``DataLoader(Stream(path), batch_size=None, num_workers=4)``: batches
-    are made here, so that no worker drops or splits one. `Loader` does that and
-    more.
+    are made here, so that no worker drops or splits one. `Loader` does that, and
+    brings a worker's errors and a change of epoch over cleanly: here errors carry
+    PyTorch's text, and `set_epoch` must not be called while an iteration runs.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Stream(IterableDataset[Batch]):
         values that cannot be.
         """
         super().__init__()
+        if content not in get_args(Content):
+            raise UsageError(f"content must be one of {get_args(Content)}, got {content!r}")
         rank, world_size = ranks.resolve(rank, world_size)
         tail = tail or ("uneven" if world_size == 1 else "pad")
         self.dataset = Dataset(path)
@@ -66,7 +71,7 @@ class Stream(IterableDataset[Batch]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, also for workers that run already."""
+        """Choose the epoch of the next iteration, also for workers that are kept."""
         Recipe(epoch=epoch)
         self._epoch.fill_(epoch)
 

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -67,9 +68,11 @@ class Loader:
             window=window,
             block_bytes=block_bytes,
         )
-        with warnings.catch_warnings():
-            # Whoever asks for more workers than cores has a reason: storage that waits.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
+        self._begun_epoch = 0
+        self._asked_epoch: int | None = None
+        self._iterations = 0
+        self._batches: Iterator[Batch | _Failure] | None = None
+        with _own_number_of_workers():
             self._loader: DataLoader[Batch | _Failure] | None = DataLoader(
                 _WorkerSide(self._stream),
                 batch_size=None,
@@ -91,30 +94,60 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch of the next iteration."""
-        return self._stream.epoch
+        return self._begun_epoch if self._asked_epoch is None else self._asked_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
-        self._stream.set_epoch(epoch)
+        """Choose the epoch of the next iteration; one that runs goes on as it is."""
+        Recipe(epoch=epoch)
+        self._asked_epoch = epoch
 
     def __len__(self) -> int:
         """Return the number of batches of this rank, the same for any number of workers."""
         return len(self._stream)
 
     def __iter__(self) -> Iterator[Batch]:
+        """Begin an iteration; one that was begun before ends with this.
+
+        Iterating raises what `Stream` raises, `UsageError` when the loader is closed
+        or a newer iteration has begun: the workers can serve only one.
+        """
         if self._loader is None:
             raise UsageError("the loader is closed")
-        epoch = self.epoch
-        for item in self._loader:
+        self._begun_epoch, self._asked_epoch = self.epoch, None
+        # Not earlier: workers that are in the middle of an epoch look at it, too.
+        self._stream.set_epoch(self._begun_epoch)
+        with _own_number_of_workers():
+            self._batches = iter(self._loader)
+        self._iterations += 1
+        return self._iterate(self._iterations)
+
+    def _iterate(self, iteration: int) -> Iterator[Batch]:
+        while True:
+            if self._batches is None:
+                raise UsageError("the loader is closed")
+            if iteration != self._iterations:
+                raise UsageError("a newer iteration of this loader has begun; make a second loader")
+            item = next(self._batches, None)
+            if item is None:
+                break
             if isinstance(item, _Failure):
                 self.close()
                 raise item.error
             yield item
-        self.set_epoch(epoch + 1)
+        if self._asked_epoch is None:
+            self._asked_epoch = self._begun_epoch + 1
 
     def close(self) -> None:
-        """End the workers."""
-        self._loader = None
+        """End the workers, also in the middle of an iteration."""
+        self._loader = self._batches = None
+
+
+@contextmanager
+def _own_number_of_workers() -> Iterator[None]:
+    # Whoever asks for more workers than cores has a reason: storage that waits.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
 
 
 @dataclass(frozen=True)

@@ -111,13 +111,13 @@ class Share:
         return max(min(stop, self.samples) - start, 0)
 
     def worker_span(self, worker: int, workers: int) -> tuple[int, int]:
-        """Return start and end of one worker's part of the line.
+        """Return start and end of one worker's part of the line; 0 workers count as 1.
 
         The first ``batches % workers`` workers get one batch more, so that the
         rank's batch j comes from worker ``j % workers``.
         """
         start, stop = self.span
-        each, more = divmod(self.batches, workers)
+        each, more = divmod(self.batches, max(workers, 1))
         before = worker * each + min(worker, more)
         count = each + (worker < more)
         return (

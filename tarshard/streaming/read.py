@@ -10,7 +10,7 @@ import numpy as np
 from tarshard import ustar
 from tarshard.dataset import Dataset
 from tarshard.errors import ShardCorrupt
-from tarshard.index import Sample, Shard, ShardTable
+from tarshard.index import Member, Sample, Shard, ShardTable
 from tarshard.storage.local import LocalFile
 from tarshard.streaming.batch import Delivered
 from tarshard.streaming.order import Piece
@@ -130,17 +130,23 @@ def _checked(
     sample: Sample, buffer: memoryview, start: int, shard: Shard, content: Content
 ) -> memoryview:
     """Return the sample's part of a buffer that begins at ``start`` of the shard."""
-    at, size = sample.image.offset - start, sample.image.size_bytes
-    header = buffer[at - ustar.BLOCK_BYTES : at]
-    if not ustar.header_agrees(header, sample.image_name, size):
-        offset = sample.image.offset - ustar.BLOCK_BYTES
+    image = sample.image
+    _check_header(buffer, start, shard, sample.image_name, image)
+    if content == "image":
+        return buffer[image.offset - start : image.offset - start + image.size_bytes]
+    for extension, member in sample.others.items():
+        _check_header(buffer, start, shard, f"{sample.key}.{extension}", member)
+    return buffer[sample.span[0] - start : sample.span[1] - start]
+
+
+def _check_header(buffer: memoryview, start: int, shard: Shard, name: str, member: Member) -> None:
+    offset = member.offset - ustar.BLOCK_BYTES
+    header = buffer[offset - start : member.offset - start]
+    if not ustar.header_agrees(header, name, member.size_bytes):
         raise ShardCorrupt(
-            f"{shard.url}: at byte {offset:,} there is no header of {sample.image_name} with "
-            f"{size:,} bytes; the shard is damaged or does not belong to its table",
+            f"{shard.url}: at byte {offset:,} there is no header of {name} with "
+            f"{member.size_bytes:,} bytes; the shard is damaged or does not belong to its table",
             shard=shard.url,
-            member=sample.image_name,
+            member=name,
             offset=offset,
         )
-    if content == "sample":
-        return buffer[sample.span[0] - start : sample.span[1] - start]
-    return buffer[at : at + size]
