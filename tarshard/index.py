@@ -111,6 +111,8 @@ class ShardTable:
             samples.append(sample)
         if end > filesize:
             raise table.fault(f"its samples end at byte {end:,} of {filesize:,}")
+        if len({sample.key for sample in samples}) < len(samples):
+            raise table.fault("two samples have the same key")
         return cls(filesize, tuple(samples))
 
 
@@ -282,9 +284,18 @@ class _Node:
         return value
 
     def text(self, field_name: str) -> str:
-        text = _to_text(self._value(field_name))
-        if text is None:
+        value = self._value(field_name)
+        if not isinstance(value, str) or not _is_unicode(value):
             raise self._wrong(field_name, "a text")
+        return value
+
+    def optional_path(self, field_name: str) -> str | None:
+        """Return text from a file system, which need not be UTF-8."""
+        if self.row.get(field_name) is None:
+            return None
+        text = _to_text(self.row[field_name])
+        if text is None:
+            raise self._wrong(field_name, "a path")
         return text
 
     def texts(self, field_name: str) -> list[str]:
@@ -352,8 +363,11 @@ def _read_sample(row: _Node, images: _Node, start: int) -> Sample:
     ):
         raise row.fault(f"span must be two rising offsets from {start:,} on, not {span!r}")
     key, extension = row.text("key"), row.text("ext")
-    image = images.mapping(f"{key}.{extension}")
     others = row.mapping("members")
+    for name in (extension, *others.row):
+        if "/" in name or not is_inside(f"{key}.{name}") or key[-1:] in {"", "/"}:
+            raise row.fault(f"{key!r} with {name!r} is no name for a member")
+    image = images.mapping(f"{key}.{extension}")
     return Sample(
         key=key,
         extension=extension,
@@ -361,7 +375,7 @@ def _read_sample(row: _Node, images: _Node, start: int) -> Sample:
         width=image.optional_integer("width"),
         height=image.optional_integer("height"),
         label=row.optional_integer("label"),
-        path=None if row.row.get("path") is None else row.text("path"),
+        path=row.optional_path("path"),
         span=(span[0], span[1]),
         others={name: _read_member(others.mapping(name), *span) for name in others.row},
     )
@@ -395,17 +409,24 @@ def _json(value: object) -> str:
 
 def _from_text(text: str) -> str | dict[str, str]:
     """Return text for JSON; webshart refuses a file with a lone surrogate in it."""
+    if _is_unicode(text):
+        return text
+    raw = text.encode("utf-8", "surrogateescape")
+    return {"bytes": base64.b64encode(raw).decode("ascii")}
+
+
+def _is_unicode(text: str) -> bool:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raw = text.encode("utf-8", "surrogateescape")
-        return {"bytes": base64.b64encode(raw).decode("ascii")}
-    return text
+        return False
+    return True
 
 
 def _to_text(value: object) -> str | None:
     if isinstance(value, str):
-        return value
+        # A lone surrogate stands for no text; paths that are not UTF-8 are written as bytes.
+        return value if _is_unicode(value) else None
     if isinstance(value, dict) and isinstance(value.get("bytes"), str):
         try:
             return base64.b64decode(value["bytes"], validate=True).decode(

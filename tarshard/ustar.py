@@ -60,7 +60,7 @@ def header_agrees(block: bytes | memoryview, name: str, size_bytes: int) -> bool
     Only name, size and magic are compared: tars that other tools made differ in
     the rest.
     """
-    expected_name = name.encode("ascii", "replace").ljust(NAME_BYTES, b"\0")
+    expected_name = name.encode("utf-8", "surrogateescape").ljust(NAME_BYTES, b"\0")
     size_field = bytes(block[_SIZE_FIELD]).rstrip(b"\0 ").lstrip(b" ")
     return (
         len(block) == BLOCK_BYTES

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tarshard.errors import CannotWrite, TarshardError, UsageError
@@ -26,7 +26,9 @@ WORK_NAME = ".tarshard-work"
 _LOCK_NAME = "lock"
 _ASKED_NAME = "asked.json"
 _REPLACED_NAME = "replaced-index.json"
-_OWN_FILES = re.compile(r"shard-\d{6,}\.(tar|json)|" + re.escape(SKIPS_NAME))
+_DATASET_FILES = re.compile(r"shard-\d{6,}\.(tar|json)|" + re.escape(SKIPS_NAME))
+"""What a pack puts beside the index. No other file is ever removed."""
+_WORK_NAMES = {_LOCK_NAME, _ASKED_NAME, _REPLACED_NAME, INDEX_NAME}
 
 
 def check_apart(images: Path, out: Path) -> None:
@@ -50,24 +52,43 @@ def check_state(out: Path, *, overwrite: bool) -> None:
         names = set(os.listdir(out))
     except OSError as error:
         raise CannotWrite(f"{out}: {error.strerror}") from error
-    if INDEX_NAME in names:
-        if not overwrite:
-            raise CannotWrite(f"{out} holds a dataset already; --overwrite replaces it")
+    if INDEX_NAME in names and overwrite:
         _check_replaceable(out / INDEX_NAME)
+    elif INDEX_NAME in names and WORK_NAME not in names:
+        raise _taken(out)
     elif names and WORK_NAME not in names:
         raise CannotWrite(
             f"{out} holds other files ({', '.join(sorted(names)[:3])}); "
             "name a folder that does not exist, or an empty one"
         )
+    if WORK_NAME in names:
+        _check_work_is_ours(out / WORK_NAME)
+
+
+def _taken(out: Path) -> CannotWrite:
+    return CannotWrite(f"{out} holds a dataset already; --overwrite replaces it")
 
 
 def _check_replaceable(index_path: Path) -> None:
     try:
-        _files_of(index_path)
-    except TarshardError as error:
+        strange = {n for n in _files_of(index_path) if not _DATASET_FILES.fullmatch(n)}
+        problem = f"{index_path} lists {min(strange)!r}, no name that pack gives" if strange else ""
+    except (TarshardError, OSError) as error:
+        problem = str(error)
+    if problem:
         raise CannotWrite(
-            f"{error}; which shards to replace is not known, so remove {index_path.parent} yourself"
-        ) from error
+            f"{problem}; what to replace is not known, so remove {index_path.parent} yourself"
+        )
+
+
+def _check_work_is_ours(work: Path) -> None:
+    if work.is_symlink() or not work.is_dir():
+        raise CannotWrite(f"{work} is no folder that tarshard made; remove it yourself")
+    for name in os.listdir(work):
+        if name not in _WORK_NAMES and not _DATASET_FILES.fullmatch(name):
+            raise CannotWrite(
+                f"{work} holds {name!r}, which tarshard did not make; remove it yourself"
+            )
 
 
 class Workspace:
@@ -76,6 +97,8 @@ class Workspace:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.path = out / WORK_NAME
+        self.is_committed = False
+        """A pack of the same was killed after its last step: nothing is left to do."""
 
     def tar_path(self, name: str) -> str:
         """Return where a growing file lies."""
@@ -102,38 +125,50 @@ class Workspace:
         for name in new:
             os.replace(self.path / name, self.out / name)
         if replaced.exists():
-            _remove(self.out, _files_of(replaced) - set(new))
+            for name in _files_of(replaced) - set(new):
+                (self.out / name).unlink(missing_ok=True)
         _sync_folder(self.out)
         os.replace(self.path / INDEX_NAME, self.out / INDEX_NAME)
         _sync_folder(self.out)
 
 
 @contextmanager
-def workspace(out: Path, *, asked: Mapping[str, object]) -> Iterator[Workspace]:
+def workspace(
+    out: Path, *, asked: Mapping[str, object], overwrite: bool, needed_bytes: int
+) -> Iterator[Workspace]:
     """Make ``out`` and its work folder; take both away again if the pack does not succeed.
 
     ``asked`` says what is packed and how; a work folder that a killed pack left is
     taken over when it is the same, else `CannotWrite` says so. So does it when
-    ``out`` is full or read-only.
+    ``out`` is full, has less room than needed, or is read-only.
     """
-    made = not out.exists()
     space = Workspace(out)
-    wanted = json.dumps(asked, sort_keys=True).encode("ascii")
-    lock = _lock(space)
+    wanted = json.dumps({**asked, "overwrite": overwrite}, sort_keys=True).encode("ascii")
+    made = _missing_folders(space.path)
+    lock = None
+    is_ours = False
     try:
-        _check_left(space, wanted)
-        try:
+        space.path.mkdir(parents=True, exist_ok=True)
+        lock = _lock(space)
+        _check_left(space, wanted, overwrite=overwrite)
+        is_ours = True
+        space.is_committed = not overwrite and (out / INDEX_NAME).exists()
+        if not space.is_committed:
             _clear(space)
+            _check_room(out, needed_bytes)
             space.write(_ASKED_NAME, wanted)
-            yield space
-            shutil.rmtree(space.path)
-        except BaseException as error:
-            _undo(space, remove_out=made)
-            if isinstance(error, OSError):
-                raise _cannot_write(out, error) from error
-            raise
+        yield space
+        _leave(space)
+    except BaseException as error:
+        if is_ours and not _commit_has_begun(space):
+            shutil.rmtree(space.path, ignore_errors=True)
+        _remove_empty(made)
+        if isinstance(error, OSError):
+            raise _cannot_write(out, error) from error
+        raise
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def sources_digest(sources: Iterable[SourceFile]) -> str:
@@ -144,12 +179,24 @@ def sources_digest(sources: Iterable[SourceFile]) -> str:
     return digest.hexdigest()
 
 
-def check_space(out: Path, needed_bytes: int) -> None:
-    """Raise `CannotWrite` when the file system of ``out`` has less room than that."""
-    at = out.absolute()
-    while not at.exists():
-        at = at.parent
-    free_bytes = shutil.disk_usage(at).free
+def _missing_folders(folder: Path) -> list[Path]:
+    """Return a folder and those above it that do not exist, the innermost first."""
+    missing = []
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = folder.parent
+    return missing
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    with suppress(OSError):
+        for folder in folders:
+            if folder.exists():
+                folder.rmdir()
+
+
+def _check_room(out: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(out).free
     if free_bytes < needed_bytes:
         raise CannotWrite(
             f"{out} needs {needed_bytes:,} bytes, its file system has {free_bytes:,} left; "
@@ -158,36 +205,42 @@ def check_space(out: Path, needed_bytes: int) -> None:
 
 
 def _lock(space: Workspace) -> int:
-    try:
-        space.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(space.path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise _cannot_write(space.out, error) from error
+    """Take the lock of a work folder; it is given back when it is closed."""
+    path = space.path / _LOCK_NAME
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_taken = os.fstat(lock).st_nlink == 0
-        holder = "finished just now"
-    except BlockingIOError:
-        is_taken = True
-        holder = "process " + (os.pread(lock, 32, 0).decode("ascii", "replace") or "unknown")
-    except OSError as error:
+    except BlockingIOError as error:
+        holder = os.pread(lock, 32, 0).decode("ascii", "replace") or "unknown"
         os.close(lock)
-        raise _cannot_write(space.out, error) from error
-    if is_taken:
+        raise CannotWrite(
+            f"{space.out} is being written by another tarshard pack (process {holder})"
+        ) from error
+    if os.fstat(lock).st_nlink == 0:
         os.close(lock)
-        raise CannotWrite(f"{space.out} is being written by another tarshard pack ({holder})")
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"%d" % os.getpid(), 0)
+        raise CannotWrite(f"{space.out} was written by another tarshard pack just now")
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"%d" % os.getpid(), 0)
+    except OSError:
+        path.unlink()
+        os.close(lock)
+        raise
     return lock
 
 
-def _check_left(space: Workspace, wanted: bytes) -> None:
+def _check_left(space: Workspace, wanted: bytes, *, overwrite: bool) -> None:
     """Raise `CannotWrite` if a killed pack of something else left its work here."""
+    _check_work_is_ours(space.path)
     asked = space.path / _ASKED_NAME
-    if asked.exists() and asked.read_bytes() != wanted:
+    is_same = asked.exists() and asked.read_bytes() == wanted
+    if (space.out / INDEX_NAME).exists() and not overwrite and not is_same:
+        raise _taken(space.out)
+    if asked.exists() and not is_same:
+        give_up = "" if _commit_has_begun(space) else f", or remove {space.path} to give it up"
         raise CannotWrite(
             f"{space.out} holds an unfinished pack of other images or with other options; "
-            f"repeat that command to finish it, or remove {space.path} to give it up"
+            f"repeat that command to finish it{give_up}"
         )
 
 
@@ -197,18 +250,16 @@ def _clear(space: Workspace) -> None:
             os.unlink(space.path / name)
 
 
-def _undo(space: Workspace, *, remove_out: bool) -> None:
-    """Take back what is not whole; a commit that has begun stays, to be finished by a rerun."""
-    if _commit_has_begun(space):
-        return
-    shutil.rmtree(space.path, ignore_errors=True)
-    if remove_out and not os.listdir(space.out):
-        os.rmdir(space.out)
+def _leave(space: Workspace) -> None:
+    """Take the work folder away; what was asked goes last, so that a rerun knows it is done."""
+    for name in sorted(os.listdir(space.path), key=lambda name: name == _ASKED_NAME):
+        os.unlink(space.path / name)
+    space.path.rmdir()
 
 
 def _commit_has_begun(space: Workspace) -> bool:
     has_index = (space.out / INDEX_NAME).exists()
-    return not has_index and any(_OWN_FILES.fullmatch(name) for name in os.listdir(space.out))
+    return not has_index and any(_DATASET_FILES.fullmatch(name) for name in os.listdir(space.out))
 
 
 def _cannot_write(out: Path, error: OSError) -> CannotWrite:
@@ -223,11 +274,6 @@ def _files_of(index_path: Path) -> set[str]:
     for shard in index.shards:
         names |= {shard.url, shard.table_name}
     return names
-
-
-def _remove(folder: Path, names: Iterable[str]) -> None:
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

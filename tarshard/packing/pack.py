@@ -14,7 +14,6 @@ from tarshard.index import INDEX_NAME, SHARD_LIMIT_BYTES, Index, Shard
 from tarshard.packing.destination import (
     Workspace,
     check_apart,
-    check_space,
     check_state,
     sources_digest,
     workspace,
@@ -24,7 +23,7 @@ from tarshard.packing.labels import MODES, Labels, label_images
 from tarshard.packing.plan import is_balanced, plan_shards
 from tarshard.packing.scan import SourceFile, scan
 from tarshard.packing.skips import SKIPS_NAME, Skip, counts, report
-from tarshard.packing.write import PlannedSample, WrittenShard, write_shard
+from tarshard.packing.write import PlannedSample, WrittenShard, check_source, write_shard
 from tarshard.progress import NO_PROGRESS, Progress
 
 
@@ -114,31 +113,36 @@ def pack(
         size_bytes = sum(sample.weight_bytes for sample in samples)
         if size_bytes // shards >= SHARD_LIMIT_BYTES // 2:
             raise UsageError(f"{size_bytes:,} bytes need more than {shards} shards")
-        check_space(target, size_bytes)
         asked = {"options": asdict(options), "sources": sources_digest(found.images)}
-        with workspace(target, asked=asked) as space:
-            written, late_skips = _write_all(samples, options, source, space, progress)
-            skips = found.skips + late_skips
-            shard_rows = _finish(space, written, options, label_facts, skips)
+        with workspace(target, asked=asked, overwrite=overwrite, needed_bytes=size_bytes) as space:
+            if not space.is_committed:
+                written, late = _write_all(samples, options, source, space, progress)
+                _finish(space, written, options, label_facts, found.skips + late)
     finally:
         progress.finish()
-    sizes = [shard.filesize for shard in shard_rows]
+    return _result(target, seconds=time.perf_counter() - started)
+
+
+def _result(out: Path, *, seconds: float) -> PackResult:
+    index = Index.from_json((out / INDEX_NAME).read_bytes())
+    sizes = [shard.filesize for shard in index.shards]
     return PackResult(
-        out=target,
-        shards=len(shard_rows),
-        samples=sum(shard.nsamples for shard in shard_rows),
+        out=out,
+        shards=len(index.shards),
+        samples=index.samples,
         size_bytes=sum(sizes),
         heaviest_bytes=max(sizes),
         lightest_bytes=min(sizes),
-        classes=len(label_facts.classes),
-        labels=label_facts.mode,
-        skipped=counts(skips),
-        seconds=time.perf_counter() - started,
+        classes=len(index.classes),
+        labels=str(index.options["labels"]),
+        skipped=dict(index.skipped),
+        seconds=seconds,
     )
 
 
 def _refuse_faults(skips: Sequence[Skip], options: PackOptions) -> None:
-    faults = [str(skip) for skip in skips if skip.is_fault]
+    by_path = sorted(skips, key=lambda skip: skip.path)
+    faults = [str(skip) for skip in by_path if skip.is_fault]
     if faults and options.on_error == "fail":
         raise SourceProblems(
             f"{len(faults):,} of the files cannot be packed; mend or remove them, "
@@ -203,7 +207,9 @@ def _write_all(
                 wrote=progress.advance,
             )
             faults += written[n].skips
-            _refuse_faults(faults, options)
+            if faults and options.on_error == "fail":
+                rest = [sample for later in todo if later > n for sample in todo[later]]
+                _refuse_faults(faults + _faults_of(rest, folder, progress), options)
         skips += faults
         lost = {skip.path for skip in faults}
         samples = [sample for sample in samples if sample.source.path not in lost]
@@ -211,6 +217,17 @@ def _write_all(
         weights = [[_weight(s, options) for s in written[n].stored] for n in range(options.shards)]
         if is_balanced(weights, runs=runs):
             return [written[n] for n in range(options.shards)], skips
+
+
+def _faults_of(samples: Sequence[PlannedSample], folder: Path, progress: Progress) -> list[Skip]:
+    """Look at images that will not be packed any more, so that all problems are named at once."""
+    progress.phase("Checking the rest", items=len(samples))
+    faults = []
+    for sample in samples:
+        fault = check_source(sample.source, os.fsencode(folder))
+        faults += [fault] if fault else []
+        progress.advance(1)
+    return faults
 
 
 def _weight(sample: PlannedSample, options: PackOptions) -> int:
@@ -227,7 +244,7 @@ def _finish(
     options: PackOptions,
     labels: Labels,
     skips: Sequence[Skip],
-) -> list[Shard]:
+) -> None:
     """Write the tables, the skip report and the index; put them in place."""
     names, rows = [], []
     for number, shard in enumerate(written):
@@ -256,7 +273,6 @@ def _finish(
     )
     space.write(INDEX_NAME, index.to_json())
     space.commit(names)
-    return rows
 
 
 def _shard_name(number: int) -> str:

@@ -1,5 +1,6 @@
 """Finds the images of a folder, and says of every other file why it is none."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -168,13 +169,16 @@ def _excluded(name: bytes) -> Reason | None:
 def _link_fault(entry: os.DirEntry[bytes], path: bytes, real_top: bytes) -> Skip | None:
     try:
         target = os.path.realpath(entry.path, strict=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Skip(path, Reason.BROKEN_LINK, "links to nothing")
     except OSError as error:
-        return Skip(path, Reason.LINK_LOOP, _said(error))
+        if error.errno != errno.ELOOP:
+            raise
+        return Skip(path, Reason.LINK_LOOP, "links to itself")
     if not target.startswith(os.path.join(real_top, b"")) and target != real_top:
-        outside = f"links to {target.decode('utf-8', 'backslashreplace')}, outside the folder"
-        return Skip(path, Reason.LINK_OUTSIDE, outside)
+        # As the link says it, not where that leads: the report must not depend on the place.
+        said = os.readlink(entry.path).decode("utf-8", "backslashreplace")
+        return Skip(path, Reason.LINK_OUTSIDE, f"links to {said}, outside the folder")
     return None
 
 

@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from typing import TYPE_CHECKING, BinaryIO
 
 from tarshard import ustar
@@ -141,30 +143,57 @@ def _write_member(tar: _Tar, name: str, content: bytes) -> Member:
 
 def _copy_image(tar: _Tar, planned: PlannedSample, folder: bytes) -> tuple[Member, Header]:
     source = planned.source
-    with _reading(source):
-        file = open(os.path.join(folder, source.path), "rb", buffering=0)  # noqa: SIM115
-    with file:
-        with _reading(source):
-            before = os.fstat(file.fileno())
-            chunk = file.read(_CHUNK_BYTES)
-        if before.st_size != source.size_bytes:
-            raise _changed(source, before.st_size)
-        with _reading(source):
-            header = _header(source, chunk, file.fileno())
-        tar.write(ustar.header(f"{planned.key}.{header.extension}", source.size_bytes))
-        offset, digest = tar.length_bytes, hashlib.sha256()
+    with _opened(source, folder) as image:
+        name = f"{planned.key}.{image.header.extension}"
+        tar.write(ustar.header(name, source.size_bytes))
+        offset, digest, chunk = tar.length_bytes, hashlib.sha256(), image.start
         while chunk:
             tar.write(chunk)
             digest.update(chunk)
             copied = tar.length_bytes - offset
             with _reading(source):
-                chunk = file.read(_CHUNK_BYTES) if copied < source.size_bytes else b""
+                chunk = image.file.read(_CHUNK_BYTES) if copied < source.size_bytes else b""
         with _reading(source):
-            after = os.fstat(file.fileno())
-    if copied != source.size_bytes or _version(after) != _version(before):
+            after = os.fstat(image.file.fileno())
+    if copied != source.size_bytes or _version(after) != image.version:
         raise _changed(source, after.st_size)
     tar.write(ustar.padding(copied))
-    return Member(offset, copied, digest.hexdigest()), header
+    return Member(offset, copied, digest.hexdigest()), image.header
+
+
+def check_source(source: SourceFile, folder: bytes) -> Skip | None:
+    """Return why an image cannot be stored, as far as its first bytes tell; else None."""
+    try:
+        with _opened(source, folder):
+            return None
+    except _Unstorable as error:
+        return error.skip
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenImage:
+    file: FileIO
+    version: tuple[int, int, int]
+    start: bytes
+    """The first chunk, all of a small file."""
+    header: Header
+
+
+@contextmanager
+def _opened(source: SourceFile, folder: bytes) -> Iterator[_OpenImage]:
+    """Open an image and look what it is; raises `_Unstorable`."""
+    with _reading(source):
+        # Without O_NONBLOCK, opening a pipe that took the file's place would wait for ever.
+        path = os.path.join(folder, source.path)
+        file = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    with file:
+        with _reading(source):
+            before = os.fstat(file.fileno())
+            if not stat.S_ISREG(before.st_mode) or before.st_size != source.size_bytes:
+                raise _changed(source, before.st_size)
+            start = file.read(_CHUNK_BYTES)
+            header = _header(source, start, file.fileno())
+        yield _OpenImage(file, _version(before), start, header)
 
 
 @contextmanager
@@ -203,5 +232,6 @@ def _changed(source: SourceFile, size_bytes: int) -> _Unstorable:
     return _Unstorable(source.path, Reason.CHANGED, detail)
 
 
-def _version(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    # The ctime too: it cannot be set back.
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -14,6 +14,10 @@ class OutsideFolder(OSError):
 
 def is_inside(name: str) -> bool:
     """Tell whether a name stays in the folder it is relative to, by its letters alone."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
     parts = name.split("/")
     return not any(part in {"", ".", ".."} for part in parts) and "\0" not in name
 
