@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from tarshard.errors import (
         CannotWrite,
         DatasetDamaged,
+        ImageUndecodable,
         InputUnusable,
         MissingLibrary,
         ShardCorrupt,
         SourceProblems,
         TarshardError,
         UsageError,
+        WorkerFailed,
     )
     from tarshard.index import Sample
     from tarshard.packing.pack import PackResult, pack
-    from tarshard.streaming.batch import Batch
+    from tarshard.streaming.batch import Batch, Delivered, Problem
     from tarshard.streaming.dataset import Stream
     from tarshard.streaming.images import Image, Images
     from tarshard.streaming.loader import Loader
@@ -33,18 +35,22 @@ _HOMES = {
     "CannotWrite": "tarshard.errors",
     "Dataset": "tarshard.dataset",
     "DatasetDamaged": "tarshard.errors",
+    "Delivered": "tarshard.streaming.batch",
     "Image": "tarshard.streaming.images",
+    "ImageUndecodable": "tarshard.errors",
     "Images": "tarshard.streaming.images",
     "InputUnusable": "tarshard.errors",
     "Loader": "tarshard.streaming.loader",
     "MissingLibrary": "tarshard.errors",
     "PackResult": "tarshard.packing.pack",
+    "Problem": "tarshard.streaming.batch",
     "Sample": "tarshard.index",
     "ShardCorrupt": "tarshard.errors",
     "SourceProblems": "tarshard.errors",
     "Stream": "tarshard.streaming.dataset",
     "TarshardError": "tarshard.errors",
     "UsageError": "tarshard.errors",
+    "WorkerFailed": "tarshard.errors",
     "open_dataset": "tarshard.dataset",
     "pack": "tarshard.packing.pack",
 }
@@ -54,18 +60,22 @@ __all__ = [
     "CannotWrite",
     "Dataset",
     "DatasetDamaged",
+    "Delivered",
     "Image",
+    "ImageUndecodable",
     "Images",
     "InputUnusable",
     "Loader",
     "MissingLibrary",
     "PackResult",
+    "Problem",
     "Sample",
     "ShardCorrupt",
     "SourceProblems",
     "Stream",
     "TarshardError",
     "UsageError",
+    "WorkerFailed",
     "__version__",
     "open_dataset",
     "pack",

@@ -6,6 +6,8 @@ TarshardError
 │   └── SourceProblems  files of an image folder, all listed at once
 ├── DatasetDamaged      an index, table or shard does not say what it must
 │   └── ShardCorrupt    one shard, with member and offset
+│       └── ImageUndecodable  an image that cannot be decoded, with its cause
+├── WorkerFailed        a worker process died, or a transform failed in it
 ├── CannotWrite         the destination is taken, full or read-only
 └── MissingLibrary      a library cannot be imported; the message says what to install
 
@@ -64,6 +66,14 @@ class ShardCorrupt(DatasetDamaged):
         """The member's name in the tar, where one is concerned."""
         self.offset = offset
         """Where in the shard, in bytes, where that is known."""
+
+
+class ImageUndecodable(ShardCorrupt):
+    """An image in a shard that cannot be decoded; the message names it and the cause."""
+
+
+class WorkerFailed(TarshardError):
+    """A worker process died, or a transform raised in it; says at which sample."""
 
 
 class CannotWrite(TarshardError):

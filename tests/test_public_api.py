@@ -13,18 +13,22 @@ NAMES = {
     "CannotWrite",
     "Dataset",
     "DatasetDamaged",
+    "Delivered",
     "Image",
+    "ImageUndecodable",
     "Images",
     "InputUnusable",
     "Loader",
     "MissingLibrary",
     "PackResult",
+    "Problem",
     "Sample",
     "ShardCorrupt",
     "SourceProblems",
     "Stream",
     "TarshardError",
     "UsageError",
+    "WorkerFailed",
     "__version__",
     "open_dataset",
     "pack",
@@ -49,7 +53,7 @@ def test_other_names_are_an_attribute_error() -> None:
 def test_every_error_is_a_tarshard_error() -> None:
     """One except clause catches everything that is raised on purpose."""
     errors = [value for value in map(tarshard.__getattr__, tarshard._HOMES) if is_error(value)]
-    assert len(errors) == 8
+    assert len(errors) == 10
     assert all(issubclass(error, tarshard.TarshardError) for error in errors)
 
 

@@ -18,12 +18,14 @@ from tarshard.errors import (
     MissingLibrary,
     TarshardError,
     UsageError,
+    WorkerFailed,
 )
 
 USAGE = 2
 INPUT = 3
 DAMAGED = 4
 WRITE = 5
+WORKER = 6
 CTRL_C = 130
 TERMINATED = 143
 
@@ -33,6 +35,7 @@ _EXIT_CODES: dict[type[TarshardError], int] = {
     MissingLibrary: INPUT,
     DatasetDamaged: DAMAGED,
     CannotWrite: WRITE,
+    WorkerFailed: WORKER,
 }
 
 

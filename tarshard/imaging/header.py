@@ -5,32 +5,25 @@ read of more than 64 KiB or at an offset that no file has, and no more than some
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
-from struct import Struct, calcsize, unpack
-from typing import Literal, Protocol
+
+from tarshard.imaging.containers import FILE, big, box, primary_properties, tiff_fields
+from tarshard.imaging.window import (
+    FIRST_READ,
+    LONGEST_READ,
+    MOST_STEPS,
+    NO_SIZE,
+    ReadAt,
+    Window,
+)
 
 IMAGE_EXTENSIONS = frozenset(
     b"jpg jpeg jpe jfif png apng webp gif bmp dib tif tiff avif jp2 j2k jpx pgm ppm pbm pnm".split()
 )
 """File-name extensions, lower case and without dot, under which people keep the kinds read here."""
 
-_FIRST_READ = 4096
-"""Holds nearly every header; a longer copy would cost more than a second read now and then."""
-_LONGEST_READ = 1 << 16
-_MOST_STEPS = 4096
-"""JPEG segments, or ISO boxes side by side. Real files have a few hundred at the very most."""
-_FURTHEST = 1 << 48
-"""No file is so long, but a 64-bit field can claim it, and `os.pread` then raises."""
 _LARGEST_SIDE = (1 << 32) - 1
-
-
-class ReadAt(Protocol):
-    """Reads a file at any place."""
-
-    def __call__(self, offset: int, size: int, /) -> bytes:
-        """Return `size` bytes at `offset`, fewer at the end of the file, b"" beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +48,11 @@ def read_header(read_at: ReadAt) -> Header | None:
 
     Raises nothing of its own; what `read_at` raises comes through.
     """
-    start = read_at(0, _FIRST_READ)
+    start = read_at(0, FIRST_READ)
     extension = kind_of(start)
     if extension is None:
         return None
-    width, height = _SIZE_READERS[extension](_Window(read_at, start))
+    width, height = _SIZE_READERS[extension](Window(read_at, start))
     if 0 < width <= _LARGEST_SIDE and 0 < height <= _LARGEST_SIDE:
         return Header(extension, width, height)
     return None
@@ -70,7 +63,7 @@ def kind_of(start: bytes) -> str | None:
 
     Decided by magic alone, so the rest of the file may still be unusable.
     """
-    if magic := _MAGIC.match(start, 0, _FIRST_READ):
+    if magic := _MAGIC.match(start, 0, FIRST_READ):
         return magic.lastgroup
     brands = _brands(start)
     if _AVIF_BRANDS.isdisjoint(brands):
@@ -93,59 +86,26 @@ def foreign_kind(start: bytes) -> str | None:
     for brand, name in _FOREIGN_BRANDS:
         if brand in brands:
             return name
-    text = start[:_FIRST_READ].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    text = start[:FIRST_READ].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         return "HTML page"
     return "SVG image" if text.startswith(b"<") and b"<svg" in text else None
 
 
-class _Window:
-    """The part of a file read last, moved when something outside it is asked for."""
-
-    __slots__ = ("_bytes", "_offset", "_read_at")
-
-    def __init__(self, read_at: ReadAt, start: bytes) -> None:
-        self._read_at = read_at
-        self._bytes = start
-        self._offset = 0
-
-    def at(self, offset: int, size: int) -> bytes:
-        """`size` bytes at `offset`, fewer at the end of the file."""
-        begin = offset - self._offset
-        if begin < 0 or begin + size > len(self._bytes):
-            if offset >= _FURTHEST:
-                return b""
-            self._bytes = self._read_at(offset, max(size, _FIRST_READ))
-            self._offset = offset
-            begin = 0
-        return self._bytes[begin : begin + size]
-
-    def pair(self, layout: str, offset: int) -> tuple[int, int]:
-        """Two numbers, as `struct` lays them out; `_NO_SIZE` where the file is cut short."""
-        packed = self.at(offset, calcsize(layout))
-        if len(packed) < calcsize(layout):
-            return _NO_SIZE
-        first, second = unpack(layout, packed)
-        return first, second
-
-
-_NO_SIZE = (0, 0)
-
-
-def _jpeg_size(window: _Window) -> tuple[int, int]:
+def _jpeg_size(window: Window) -> tuple[int, int]:
     """ITU T.81, annex B: walks the segments to the frame header, SOF.
 
     A frame header may leave its height as 0 to a DNL segment after the pixels: no size.
     """
     offset = 2
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         segment = window.at(offset, 9)
         if len(segment) < 9:
             break
         code = segment[1]
         if segment[0] != 0xFF or code in (0x00, 0xFF):
             # Fill bytes, or the padding that some cameras leave: libjpeg skips both.
-            padding = window.at(offset, _FIRST_READ)
+            padding = window.at(offset, FIRST_READ)
             marker = _JPEG_MARKER.search(padding)
             offset += marker.start() if marker else len(padding) - 1
         elif code in _JPEG_FRAMES:
@@ -157,7 +117,7 @@ def _jpeg_size(window: _Window) -> tuple[int, int]:
             if length < 2 or code in _JPEG_PIXELS:
                 break
             offset += 2 + length
-    return _NO_SIZE
+    return NO_SIZE
 
 
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xff]")
@@ -169,23 +129,23 @@ _JPEG_PIXELS = frozenset({0xD9, 0xDA})
 """EOI and SOS: no frame header comes after them."""
 
 
-def _png_size(window: _Window) -> tuple[int, int]:
+def _png_size(window: Window) -> tuple[int, int]:
     """PNG, third edition, 11.2.1: the first chunk is IHDR, of 13 bytes."""
-    return window.pair(">II", 16) if window.at(8, 8) == b"\0\0\0\rIHDR" else _NO_SIZE
+    return window.pair(">II", 16) if window.at(8, 8) == b"\0\0\0\rIHDR" else NO_SIZE
 
 
-def _gif_size(window: _Window) -> tuple[int, int]:
+def _gif_size(window: Window) -> tuple[int, int]:
     """GIF89a, section 18: the logical screen."""
     return window.pair("<HH", 6)
 
 
-def _bmp_size(window: _Window) -> tuple[int, int]:
+def _bmp_size(window: Window) -> tuple[int, int]:
     """Microsoft's BITMAPCOREHEADER (12 bytes), or BITMAPINFOHEADER and its longer successors."""
     width, height = window.pair("<HH" if window.at(14, 1) == b"\x0c" else "<ii", 18)
     return width, abs(height)  # negative when the rows run from the top
 
 
-def _webp_size(window: _Window) -> tuple[int, int]:
+def _webp_size(window: Window) -> tuple[int, int]:
     """RFC 9649: the canvas in VP8X, else the frame in VP8L or VP8 (RFC 6386, 9.1)."""
     chunk, body = window.at(12, 4), window.at(20, 10)
     if chunk == b"VP8X" and len(body) == 10:
@@ -197,42 +157,30 @@ def _webp_size(window: _Window) -> tuple[int, int]:
     if chunk == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
         width, height = window.pair("<HH", 26)
         return width & 0x3FFF, height & 0x3FFF  # the upper bits are a scale for display
-    return _NO_SIZE
+    return NO_SIZE
 
 
-def _tiff_size(window: _Window) -> tuple[int, int]:
-    """TIFF 6.0, section 2, and BigTIFF: ImageWidth and ImageLength of the first directory."""
-    start = window.at(0, 16)
-    order: Literal["little", "big"] = "little" if start.startswith(b"II") else "big"
-    is_big_tiff = b"+" in start[2:4]
-    count_size = 8 if is_big_tiff else 2
-    entry = Struct(("<" if order == "little" else ">") + ("HHQ8s" if is_big_tiff else "HHI4s"))
-    directory = int.from_bytes(start[8:16] if is_big_tiff else start[4:8], order)
-    if directory < 8:
-        return _NO_SIZE
-    count = int.from_bytes(window.at(directory, count_size), order)
-    # Sorted by tag, as they should be, these two are among the first.
-    entries = window.at(directory + count_size, entry.size * min(count, _MOST_ENTRIES))
-    whole = len(entries) // entry.size * entry.size
-    sides: dict[int, int] = {}
-    for tag, kind, values, value in entry.iter_unpack(entries[:whole]):
-        size = _TIFF_INTEGERS.get(kind, 0)
-        if tag in (_TIFF_WIDTH, _TIFF_HEIGHT) and values == 1 and 0 < size <= len(value):
-            sides.setdefault(tag, int.from_bytes(value[:size], order))
-    return sides.get(_TIFF_WIDTH, 0), sides.get(_TIFF_HEIGHT, 0)
+def _tiff_size(window: Window) -> tuple[int, int]:
+    """TIFF 6.0, section 8: ImageWidth and ImageLength."""
+    fields = tiff_fields(window)
+    return fields.get(256, 0), fields.get(257, 0)
 
 
-_MOST_ENTRIES = 1024
-_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
-_TIFF_INTEGERS = {1: 1, 3: 2, 4: 4, 16: 8}
-"""Sizes of BYTE, SHORT, LONG, and BigTIFF's LONG8."""
-
-
-def _pnm_size(window: _Window) -> tuple[int, int]:
+def _pnm_size(window: Window) -> tuple[int, int]:
     """Netpbm's pbm(5), pgm(5) and ppm(5). Numbers have ten digits at most, as in Pillow."""
-    numbers = _PNM_NUMBERS.match(window.at(0, _FIRST_READ))
-    numbers = numbers or _PNM_NUMBERS.match(window.at(0, _LONGEST_READ))  # a long comment
-    return (int(numbers[2]), int(numbers[3])) if numbers else _NO_SIZE
+    numbers = _pnm_numbers(window)
+    return (int(numbers[2]), int(numbers[3])) if numbers else NO_SIZE
+
+
+def pnm_maximum(window: Window) -> int:
+    """The value that stands for white in a pgm or ppm file, 1 to 65535."""
+    numbers = _pnm_numbers(window)
+    return min(max(int(numbers[4]), 1), 65535) if numbers and numbers[4] else 255
+
+
+def _pnm_numbers(window: Window) -> re.Match[bytes] | None:
+    numbers = _PNM_NUMBERS.match(window.at(0, FIRST_READ))
+    return numbers or _PNM_NUMBERS.match(window.at(0, LONGEST_READ))  # a long comment
 
 
 _PNM_GAP = rb"(?:\s|\#[^\r\n]*+[\r\n])++"
@@ -240,114 +188,53 @@ _PNM_GAP = rb"(?:\s|\#[^\r\n]*+[\r\n])++"
 _PNM_NUMBERS = re.compile(
     rb"""
     P (?: [14] | ([2356]) ) GAP (\d{1,10}) GAP (\d{1,10})
-    (?(1) GAP \d{1,5} )  # the maximum, which a bitmap has not
+    (?(1) GAP (\d{1,5}) )  # the maximum, which a bitmap has not
     [\s\#]  # so that the last number is not one cut short
     """.replace(b"GAP", _PNM_GAP),
     re.VERBOSE,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """A box of an ISO base media file, ISO/IEC 14496-12, 4.2."""
+def _jp2_size(window: Window) -> tuple[int, int]:
+    """ITU T.800: SIZ (A.5.1) of the codestream, bare or in the box `jp2c`.
 
-    kind: bytes
-    start: int
-    """Where its content starts, past size and kind."""
-    end: int
-
-
-_FILE = _Box(b"", 0, _FURTHEST)
-_NOTHING = _Box(b"", 0, 0)
-
-
-def _boxes(window: _Window, outer: _Box, *, skip: int = 0) -> Iterator[_Box]:
-    """The boxes inside another, past `skip` bytes, up to the first that does not fit."""
-    offset = outer.start + skip
-    for _ in range(_MOST_STEPS):
-        head = window.at(offset, 16) if offset < outer.end else b""
-        if len(head) < 8:
-            return
-        size, start = _big(head[:4]), offset + 8
-        if size == 1:
-            size, start = _big(head[8:]), offset + 16
-        end = offset + size if size else outer.end
-        if not start <= end <= outer.end:
-            return
-        yield _Box(head[4:8], start, end)
-        offset = end
-
-
-def _box(window: _Window, kind: bytes, outer: _Box, *, skip: int = 0) -> _Box:
-    inside = _boxes(window, outer, skip=skip)
-    return next((box for box in inside if box.kind == kind), _NOTHING)
-
-
-def _big(number: bytes) -> int:
-    return int.from_bytes(number, "big")
-
-
-def _jp2_size(window: _Window) -> tuple[int, int]:
-    """ITU T.800: `ihdr` in `jp2h` (I.5.3.1), or SIZ of a codestream that is bare (A.5.1)."""
-    if window.at(0, 4) == b"\xff\x4f\xff\x51":
-        (right, bottom), (left, top) = window.pair(">II", 8), window.pair(">II", 16)
-        return (right - left, bottom - top) if window.at(23, 1) else _NO_SIZE
-    header = _box(window, b"ihdr", _box(window, b"jp2h", _FILE))
-    height, width = window.pair(">II", header.start) if header.end else _NO_SIZE
-    return width, height
-
-
-def _avif_size(window: _Window) -> tuple[int, int]:
-    """ISO/IEC 23008-12 (HEIF): `ispe` of the primary item; if it has none, the largest `ispe`.
-
-    No size for an image sequence without a still image, that is without `meta`.
+    Decoders go by it, whatever `ihdr` (I.5.3.1) says; if the two differ there is no size.
     """
-    meta = _box(window, b"meta", _FILE)
-    primary = _box(window, b"pitm", meta, skip=4)
-    properties = _box(window, b"iprp", meta, skip=4)
-    if not all(box.end and window.at(box.end - 1, 1) for box in (primary, properties)):
-        return _NO_SIZE  # cut short: what is left may be the size of a thumbnail
-    pitm = window.at(primary.start, 8)
-    item = _big(pitm[4:6] if pitm[0] == 0 else pitm[4:])
-    own: set[int] = set()
-    associations = (box for box in _boxes(window, properties) if box.kind == b"ipma")
-    for box in islice(associations, _MOST_IPMA):
-        ipma = window.at(box.start, min(box.end - box.start, _LONGEST_READ))
-        own |= _properties_of(item, ipma)
-    sizes = {
-        number: window.pair(">II", box.start + 4)
-        for number, box in enumerate(_boxes(window, _box(window, b"ipco", properties)), 1)
-        if box.kind == b"ispe"
-    }
-    candidates = [size for number, size in sizes.items() if number in own] or list(sizes.values())
-    return max(candidates, key=lambda size: size[0] * size[1], default=_NO_SIZE)
+    start = _jp2_codestream(window)
+    if start is None or not window.at(start + 23, 1):
+        return NO_SIZE
+    (right, bottom), (left, top) = window.pair(">II", start + 8), window.pair(">II", start + 16)
+    size = right - left, bottom - top
+    header = box(window, b"ihdr", box(window, b"jp2h", FILE))
+    return size if not header.end or window.pair(">II", header.start) == size[::-1] else NO_SIZE
 
 
-_MOST_IPMA = 4
-"""One for each pairing of two versions and two flags."""
+def jp2_bits(window: Window) -> int:
+    """Bits of each number in a JPEG 2000 image, by SIZ; of its first component."""
+    start = _jp2_codestream(window)
+    return (big(window.at(start + 42, 1)) & 0x7F) + 1 if start is not None else 0
 
 
-def _properties_of(item: int, ipma: bytes) -> set[int]:
-    """The properties of an item by an `ipma` box: their places in `ipco`, counted from 1."""
-    id_size = 2 if ipma[:1] == b"\0" else 4
-    place_size, places = (2, 0x7FFF) if _big(ipma[3:4]) & 1 else (1, 0x7F)
-    offset = 8
-    while offset + id_size < len(ipma):
-        start = offset + id_size + 1
-        end = start + ipma[start - 1] * place_size
-        if _big(ipma[offset : offset + id_size]) == item:
-            return {
-                _big(ipma[at : at + place_size]) & places for at in range(start, end, place_size)
-            }
-        offset = end
-    return set()
+def _jp2_codestream(window: Window) -> int | None:
+    start = 0 if window.at(0, 2) == b"\xff\x4f" else box(window, b"jp2c", FILE).start
+    return start if window.at(start, 4) == b"\xff\x4f\xff\x51" else None
+
+
+def _avif_size(window: Window) -> tuple[int, int]:
+    """ISO/IEC 23008-12 (HEIF): `ispe` of the primary item; if it has none, the largest `ispe`."""
+    own, every = primary_properties(window)
+    sizes = [
+        [window.pair(">II", part.start + 4) for part in of if part.kind == b"ispe"]
+        for of in (own, every)
+    ]
+    return max(sizes[0] or sizes[1], key=lambda size: size[0] * size[1], default=NO_SIZE)
 
 
 def _brands(start: bytes) -> list[bytes]:
     """The brands of an ISO base media file, the major one first; none for other files."""
     if start[4:8] != b"ftyp":
         return []
-    end = min(_big(start[:4]), len(start), _FIRST_READ)
+    end = min(big(start[:4]), len(start), FIRST_READ)
     return [start[8:12], *(start[at : at + 4] for at in range(16, end, 4))]
 
 
@@ -372,7 +259,7 @@ _MAGIC = re.compile(
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"})
 
-_SIZE_READERS: dict[str, Callable[[_Window], tuple[int, int]]] = {
+_SIZE_READERS: dict[str, Callable[[Window], tuple[int, int]]] = {
     "jpg": _jpeg_size,
     "png": _png_size,
     "webp": _webp_size,

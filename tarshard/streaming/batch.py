@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 
@@ -26,7 +27,22 @@ class Delivered(NamedTuple):
     index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
     """Position in the dataset, in the order of the index."""
     valid: bool
-    """False for padding, which repeats a sample to give all ranks equally many."""
+    """False for padding, which repeats a sample to give all ranks equally many, and for an image
+    that could not be decoded."""
+
+    @property
+    def place(self) -> str:
+        """Where the image is, for messages."""
+        return f"{self.key} ({self.shard}, byte {self.offset:,})"
+
+
+class Problem(NamedTuple):
+    """An image that could not be decoded, or that a decoder complained of."""
+
+    sample: Delivered
+    cause: str
+    is_fatal: bool
+    """Whether there are no pixels; else the image was delivered all the same."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,17 @@ class Batch:
     samples: Sequence[Delivered]
     """Their facts, length N."""
     data: Sequence[memoryview]
-    """Their bytes, read-only, length N; of no bytes when only facts were asked for."""
+    """Their bytes, read-only, length N; of no bytes when only facts were asked for. Empty when
+    images were decoded."""
+    images: Any = None
+    """With a size: uint8 (N, 3, H, W), RGB, as a tensor. With a transform: what it returned, as a
+    tensor (N, ...) where all are arrays of one shape and type, else as a list of length N."""
+    problems: Sequence[Problem] = ()
+    """Images that could not be decoded, or only with complaints."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.images, np.ndarray):
+            object.__setattr__(self, "images", torch.from_numpy(self.images))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -65,17 +91,29 @@ class Batch:
         """Return the batch up to and with so many valid samples."""
         valid = [at for at, facts in enumerate(self.samples) if facts.valid]
         stop = valid[samples] if samples < len(valid) else len(self)
-        return Batch(self.samples[:stop], self.data[:stop])
+        images = None if self.images is None else self.images[:stop]
+        kept = {facts.index for facts in self.samples[:stop]}
+        problems = tuple(problem for problem in self.problems if problem.sample.index in kept)
+        return Batch(self.samples[:stop], self.data[:stop], images, problems)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Views cannot be pickled; from a worker the bytes travel as one piece.
+        # Views cannot be pickled; from a worker the bytes travel as one piece. Tensors would
+        # take a descriptor each, which a consumer that keeps batches runs out of.
         sizes = [len(view) for view in self.data]
-        return _rebuild, (list(map(tuple, self.samples)), b"".join(self.data), sizes)
+        images = self.images.numpy() if isinstance(self.images, torch.Tensor) else self.images
+        samples = list(map(tuple, self.samples))
+        return _rebuild, (samples, b"".join(self.data), sizes, images, tuple(self.problems))
 
 
-def _rebuild(samples: list[tuple[object, ...]], joined: bytes, sizes: list[int]) -> Batch:
+def _rebuild(
+    samples: list[tuple[object, ...]],
+    joined: bytes,
+    sizes: list[int],
+    images: object,
+    problems: tuple[Problem, ...],
+) -> Batch:
     data, at, whole = [], 0, memoryview(joined)
     for size in sizes:
         data.append(whole[at : at + size])
         at += size
-    return Batch(tuple(map(Delivered._make, samples)), tuple(data))
+    return Batch(tuple(map(Delivered._make, samples)), tuple(data), images, problems)

@@ -1,9 +1,9 @@
 """A dataset as PyTorch's IterableDataset: epochs of batches, shared by ranks and workers."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,10 +11,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tarshard.dataset import Dataset
 from tarshard.errors import UsageError
+from tarshard.imaging.decode import MAX_PIXELS, Frame
+from tarshard.imaging.fit import Fit
 from tarshard.streaming import ranks
 from tarshard.streaming.batch import Batch
 from tarshard.streaming.order import Line, Recipe, Share, Tail, Window
+from tarshard.streaming.preprocess import OnError, Preprocessing, Preprocessor, Transform
 from tarshard.streaming.read import Content, ReadSample, ShardReader
+
+_MOST_WORKERS = 1024
+"""So many workers can be followed; more work all the same."""
 
 
 class Stream(IterableDataset[Batch]):
@@ -33,47 +39,79 @@ class Stream(IterableDataset[Batch]):
         batch_size: int = 64,
         shuffle: bool = True,
         seed: int = 0,
+        size: int | tuple[int, int] | None = None,
+        fit: Fit = "cover",
+        transform: Transform | None = None,
         tail: Tail | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        content: Content = "image",
+        on_error: OnError = "fail",
+        max_pixels: int = MAX_PIXELS,
+        content: Literal["image", "sample", "facts", "jpeg"] = "image",
         group: int = Recipe().group,
         window: int = Recipe().window,
         block_bytes: int = Recipe().block_bytes,
     ) -> None:
         """Open the dataset and decide this rank's share; see `Share` and `Recipe`.
 
-        ``content`` says what ``Batch.data`` holds: the ``image`` bytes, all bytes of
-        the ``sample`` as they lie in the tar, or nothing but ``facts``.
+        With ``size``, a side or (height, width), images are decoded and fitted into it
+        (see ``docs/decode.md``): ``Batch.images`` is uint8 (N, 3, H, W). With ``transform``
+        they are decoded and handed to ``transform(image, sample, rng)``: the image is RGB,
+        uint8, (H, W, 3), the sample a `Delivered`, and the random numbers follow from seed,
+        epoch and sample alone.
+
+        Without both ``Batch.data`` holds what ``content`` says: the ``image`` files, all
+        bytes of the ``sample`` as they lie in the tar, ``jpeg`` files (other kinds are
+        encoded anew), or nothing but ``facts``.
+
         ``tail`` is ``uneven`` for one rank and ``pad`` for several unless given.
 
         Raises `InputUnusable` or `DatasetDamaged` for the dataset, `UsageError` for
-        values that cannot be.
+        values that cannot be. Iterating raises `DatasetDamaged`; `ImageUndecodable` for an
+        image that cannot be decoded or has more than ``max_pixels``, unless ``on_error`` is
+        ``skip``: then it keeps its place with ``valid`` False; `WorkerFailed` when the
+        transform raises.
         """
         super().__init__()
-        if content not in get_args(Content):
-            raise UsageError(f"content must be one of {get_args(Content)}, got {content!r}")
+        if content not in {"image", "sample", "facts", "jpeg"}:
+            raise UsageError(f"content must be image, sample, facts or jpeg, got {content!r}")
         rank, world_size = ranks.resolve(rank, world_size)
         tail = tail or ("uneven" if world_size == 1 else "pad")
         self.dataset = Dataset(path)
         self.share = Share(self.dataset.samples, batch_size, rank, world_size, tail)
-        self._content: Content = content
+        self._content: Content = "image" if content == "jpeg" else content
+        height, width = size if isinstance(size, tuple) else (size, size)
+        self._preprocessing = Preprocessing(
+            frame=Frame(height, width, fit) if height is not None and width is not None else None,
+            transform=transform,
+            to_jpeg=content == "jpeg",
+            on_error=on_error,
+            max_pixels=max_pixels,
+        )
+        if self._preprocessing.is_asked_for and self._content != "image":
+            raise UsageError(f"content {content!r} cannot be decoded; leave it out")
         self._recipe = Recipe(
             seed=seed, shuffle=shuffle, group=group, window=window, block_bytes=block_bytes
         )
-        # Shared, so that set_epoch reaches workers that are kept between epochs.
-        self._epoch: torch.Tensor = torch.zeros((), dtype=torch.int64)
-        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+        # Shared, so that set_epoch reaches workers that are kept between epochs, and the
+        # main process knows at which sample each worker is: process, then index.
+        self._epoch = _shared((1,))
+        self._positions = _shared((_MOST_WORKERS, 2))
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration yields."""
-        return int(self._epoch)
+        return int(self._epoch[0])
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, also for workers that are kept."""
         Recipe(epoch=epoch)
-        self._epoch.fill_(epoch)
+        self._epoch[0] = epoch
+
+    def positions(self) -> list[tuple[int, int, int]]:
+        """Return worker, process and index of the sample it is at, for workers that began."""
+        rows = enumerate(self._positions.tolist())
+        return [(worker, process, index) for worker, (process, index) in rows if process]
 
     def __len__(self) -> int:
         """Return the number of batches of this rank, the same for any number of workers."""
@@ -82,30 +120,59 @@ class Stream(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        batch: list[ReadSample] = []
-        for sample in self._samples(*self.share.worker_span(worker, workers)):
-            batch.append(sample)
-            if len(batch) == self.share.batch_size:
-                yield _batch(batch)
-                batch = []
-        if batch:
-            yield _batch(batch)
-
-    def _samples(self, start: int, stop: int) -> Iterator[ReadSample]:
+        at = self._follow(worker)
+        start, stop = self.share.worker_span(worker, workers)
         if start == stop:
             return
-        recipe = self._recipe
+        make: Callable[[Sequence[ReadSample], Callable[[int], None]], Batch] = _batch
+        if self._preprocessing.is_asked_for:
+            preprocessor = Preprocessor(
+                self._preprocessing,
+                seed=self._recipe.seed,
+                epoch=self.epoch,
+                alone=info is None,
+            )
+            make = preprocessor.batch
+        batch: list[ReadSample] = []
+        for sample in self._samples(start, stop, at):
+            batch.append(sample)
+            if len(batch) == self.share.batch_size:
+                yield make(batch, at)
+                batch = []
+        if batch:
+            yield make(batch, at)
+
+    def _follow(self, worker: int) -> Callable[[int], None]:
+        """Return what notes the index of the sample that this worker is at."""
+        if worker >= _MOST_WORKERS:
+            return lambda _index: None
+        position = self._positions[worker].numpy()
+        position[0] = os.getpid()
+
+        def at(index: int) -> None:
+            position[1] = index
+
+        return at
+
+    def _samples(self, start: int, stop: int, at: Callable[[int], None]) -> Iterator[ReadSample]:
+        recipe = replace(self._recipe, epoch=self.epoch)
         line = Line(
             np.array([shard.nsamples for shard in self.dataset.shards], dtype=np.int64),
             np.array([shard.filesize for shard in self.dataset.shards], dtype=np.int64),
             fingerprint=self.dataset.fingerprint,
-            recipe=replace(recipe, epoch=self.epoch),
+            recipe=recipe,
         )
         with ShardReader(
-            self.dataset, content=self._content, open_shards=2 * recipe.group
+            self.dataset, content=self._content, open_shards=2 * recipe.group, at=at
         ) as reader:
             for window in line.windows(start, stop):
                 yield from _deliver(window, reader)
+
+
+def _shared(shape: tuple[int, ...]) -> torch.Tensor:
+    numbers: torch.Tensor = torch.zeros(shape, dtype=torch.int64)
+    numbers.share_memory_()  # type: ignore[no-untyped-call]
+    return numbers
 
 
 def _deliver(window: Window, reader: ShardReader) -> Iterator[ReadSample]:
@@ -118,6 +185,6 @@ def _deliver(window: Window, reader: ShardReader) -> Iterator[ReadSample]:
             yield samples[at]
 
 
-def _batch(samples: list[ReadSample]) -> Batch:
+def _batch(samples: Sequence[ReadSample], _at: Callable[[int], None], /) -> Batch:
     facts, data = zip(*samples, strict=True)
     return Batch(facts, data)

@@ -1,19 +1,34 @@
 """Batches from worker processes: a DataLoader over a Stream, with its known traps closed."""
 
 import os
+import re
+import sys
+import traceback
 import warnings
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from tarshard.dataset import Dataset
-from tarshard.errors import TarshardError, UsageError
+from tarshard.errors import TarshardError, UsageError, WorkerFailed
+from tarshard.imaging.decode import MAX_PIXELS
+from tarshard.imaging.fit import Fit
 from tarshard.streaming.batch import Batch
 from tarshard.streaming.dataset import Stream
 from tarshard.streaming.order import Recipe, Share, Tail
-from tarshard.streaming.read import Content
+from tarshard.streaming.preprocess import OnError, Transform
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error of a worker, carried to the main process without a traceback's text."""
+
+    error: TarshardError
 
 
 class Loader:
@@ -35,11 +50,16 @@ class Loader:
         workers: int,
         shuffle: bool = True,
         seed: int = 0,
+        size: int | tuple[int, int] | None = None,
+        fit: Fit = "cover",
+        transform: Transform | None = None,
         tail: Tail | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         start_method: str | None = None,
-        content: Content = "image",
+        on_error: OnError = "fail",
+        max_pixels: int = MAX_PIXELS,
+        content: Literal["image", "sample", "facts", "jpeg"] = "image",
         group: int = Recipe().group,
         window: int = Recipe().window,
         block_bytes: int = Recipe().block_bytes,
@@ -47,7 +67,7 @@ class Loader:
         """Open the dataset; arguments and errors as of `Stream`.
 
         ``workers`` 0 reads in this process. ``start_method`` is ``fork``, ``spawn``
-        or ``forkserver``, else what Python does by default.
+        or ``forkserver``; unless given it is ``fork`` on Linux, ``spawn`` elsewhere.
         """
         if workers < 0:
             raise UsageError(f"workers must be at least 0, got {workers}")
@@ -60,9 +80,14 @@ class Loader:
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
+            size=size,
+            fit=fit,
+            transform=transform,
             tail=tail,
             rank=rank,
             world_size=world_size,
+            on_error=on_error,
+            max_pixels=max_pixels,
             content=content,
             group=group,
             window=window,
@@ -78,7 +103,7 @@ class Loader:
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=workers > 0,
-                multiprocessing_context=start_method if workers else None,
+                multiprocessing_context=(start_method or _START_METHOD) if workers else None,
             )
 
     @property
@@ -127,7 +152,7 @@ class Loader:
                 raise UsageError("the loader is closed")
             if iteration != self._iterations:
                 raise UsageError("a newer iteration of this loader has begun; make a second loader")
-            item = next(self._batches, None)
+            item = self._next(self._batches)
             if item is None:
                 break
             if isinstance(item, _Failure):
@@ -137,9 +162,50 @@ class Loader:
         if self._asked_epoch is None:
             self._asked_epoch = self._begun_epoch + 1
 
+    def _next(self, batches: Iterator[Batch | _Failure]) -> Batch | _Failure | None:
+        try:
+            return next(batches, None)
+        except RuntimeError as error:
+            # So PyTorch says that a worker is gone; all else comes as a _Failure.
+            ended = [int(number) for number in re.findall(r"\d+", str(error).partition("pid")[2])]
+            lost = [row for row in self._stream.positions() if row[1] in ended]
+            if not lost:
+                raise
+            self.close()
+            raise WorkerFailed(self._describe(lost, _how_it_ended(str(error)))) from None
+        except KeyboardInterrupt as error:
+            error.add_note(self._describe(self._stream.positions(), "was interrupted"))
+            raise
+
+    def _describe(self, positions: Sequence[tuple[int, int, int]], how: str) -> str:
+        """Say of each worker how it ended and at which sample."""
+        ends = list(accumulate(shard.nsamples for shard in self.dataset.shards))
+        lines = []
+        for worker, process, index in positions:
+            number = bisect_right(ends, index)
+            shard = self.dataset.shards[number]
+            sample = self.dataset.table(shard).samples[index - ends[number] + shard.nsamples]
+            lines.append(
+                f"worker {worker} (process {process}) {how}; it was at {sample.image_name} "
+                f"in {shard.url}, byte {sample.image.offset:,}"
+            )
+        return "\n".join(lines)
+
     def close(self) -> None:
         """End the workers, also in the middle of an iteration."""
         self._loader = self._batches = None
+
+
+_START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+
+
+def _how_it_ended(said: str) -> str:
+    """Return PyTorch's words for how a worker ended, with a hint where there is one."""
+    if killed := re.search(r"killed by signal: (\w+)", said):
+        hint = ", perhaps for want of memory" if killed[1] == "Killed" else ""
+        return f"was killed by a signal ({killed[1]}){hint}"
+    code = re.search(r"exit code (-?\d+)", said)
+    return f"ended with exit code {code[1]}" if code else "ended unexpectedly"
 
 
 @contextmanager
@@ -148,13 +214,6 @@ def _own_number_of_workers() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """An error of a worker, carried to the main process without a traceback's text."""
-
-    error: TarshardError
 
 
 class _WorkerSide(IterableDataset["Batch | _Failure"]):
@@ -167,3 +226,6 @@ class _WorkerSide(IterableDataset["Batch | _Failure"]):
             yield from self._stream
         except TarshardError as error:
             yield _Failure(error)
+        except Exception as error:  # noqa: BLE001  (a process boundary)
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            yield _Failure(WorkerFailed(f"a worker failed: {error!r}\n{trace}"))

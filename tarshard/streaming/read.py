@@ -1,6 +1,7 @@
 """Reads pieces of shards in few large reads, and checks what can be seen without hashing."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import accumulate
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -29,19 +30,29 @@ class ReadSample(NamedTuple):
 class ShardReader:
     """Reads samples of a dataset; keeps the last few shards open with their tables."""
 
-    def __init__(self, dataset: Dataset, *, content: Content, open_shards: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        content: Content,
+        open_shards: int,
+        at: Callable[[int], None] = lambda _index: None,
+    ) -> None:
+        """Open nothing yet; ``at`` is told the index of the first sample of each piece."""
         self._dataset = dataset
         self._content = content
         self._open_shards = open_shards
+        self._at = at
         self._open: OrderedDict[int, tuple[LocalFile, ShardTable]] = OrderedDict()
         self._first_index = [0, *accumulate(shard.nsamples for shard in dataset.shards)]
 
     def read(self, piece: Piece) -> list[ReadSample]:
         """Return a piece's samples as views into one buffer; raises `ShardCorrupt`."""
         shard = self._dataset.shards[piece.shard]
+        first = self._first_index[piece.shard] + piece.first
+        self._at(first)
         file, table = self._opened(piece.shard)
         samples = table.samples[piece.first : piece.first + piece.count]
-        first = self._first_index[piece.shard] + piece.first
         facts = [
             _facts(sample, shard, first + at, valid=piece.valid)
             for at, sample in enumerate(samples)

@@ -1,30 +1,34 @@
-"""Writes batches as bytes that other programs take: a tar, or JSON lines."""
+"""Writes batches as bytes that other programs take: tar, JSON lines, arrays, frames, JPEGs."""
 
 import json
-from typing import BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar, Literal, Protocol
+
+import numpy as np
 
 from tarshard import ustar
 from tarshard.streaming.batch import Batch
-from tarshard.streaming.read import Content
+
+Asked = Literal["sample", "facts", "jpeg", "pixels"]
+"""What a sink takes of each sample; pixels are of one size."""
 
 
 class Sink(Protocol):
     """Takes batches in turn."""
 
-    content: ClassVar[Content]
+    takes: ClassVar[Asked]
     """What it needs of each sample."""
 
     def write(self, batch: Batch) -> None:
         """Write a batch."""
 
     def finish(self) -> None:
-        """Write what belongs at the end."""
+        """Write what belongs at the end, and flush."""
 
 
 class TarSink:
     """Samples as they lie in the shards, all members byte by byte; padding is left out."""
 
-    content: ClassVar[Content] = "sample"
+    takes: ClassVar[Asked] = "sample"
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -43,13 +47,21 @@ class TarSink:
         self._file.flush()
 
 
-class JsonlSink:
-    """A JSON object for each sample: which it is and where its image lies; no image is read."""
-
-    content: ClassVar[Content] = "facts"
+class _PlainSink:
+    """One thing after another, without beginning or end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+
+    def finish(self) -> None:
+        """Flush."""
+        self._file.flush()
+
+
+class JsonlSink(_PlainSink):
+    """A JSON object for each sample: which it is and where its image lies; no image is read."""
+
+    takes: ClassVar[Asked] = "facts"
 
     def write(self, batch: Batch) -> None:
         """Write a line for each sample; padding has ``valid`` false."""
@@ -66,9 +78,47 @@ class JsonlSink:
             }
             self._file.write(json.dumps(row).encode("ascii") + b"\n")
 
-    def finish(self) -> None:
-        """Flush; lines have no end."""
-        self._file.flush()
+
+class NpySink(_PlainSink):
+    """Batches of pixels as .npy arrays, uint8 (N, 3, H, W), to be read by repeated numpy.load."""
+
+    takes: ClassVar[Asked] = "pixels"
+
+    def write(self, batch: Batch) -> None:
+        """Write the valid images as one array; nothing if there is none."""
+        images = batch.images[batch.valid].numpy()
+        if len(images):
+            np.lib.format.write_array(self._file, images, version=(1, 0), allow_pickle=False)
 
 
-SINKS: dict[str, type[TarSink] | type[JsonlSink]] = {"tar": TarSink, "jsonl": JsonlSink}
+class Rgb24Sink(_PlainSink):
+    """Raw frames, one after another: H x W pixels of three bytes, red, green, blue."""
+
+    takes: ClassVar[Asked] = "pixels"
+
+    def write(self, batch: Batch) -> None:
+        """Write the valid images."""
+        frames = batch.images[batch.valid].permute(0, 2, 3, 1).contiguous()
+        self._file.write(frames.numpy().data)
+
+
+class MjpegSink(_PlainSink):
+    """JPEG files, one after another."""
+
+    takes: ClassVar[Asked] = "jpeg"
+
+    def write(self, batch: Batch) -> None:
+        """Write the valid images."""
+        for facts, data in zip(batch.samples, batch.data, strict=True):
+            if facts.valid:
+                self._file.write(data)
+
+
+AnySink = TarSink | JsonlSink | NpySink | Rgb24Sink | MjpegSink
+SINKS: dict[str, type[AnySink]] = {
+    "tar": TarSink,
+    "jsonl": JsonlSink,
+    "npy": NpySink,
+    "rgb24": Rgb24Sink,
+    "mjpeg": MjpegSink,
+}

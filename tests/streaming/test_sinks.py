@@ -50,7 +50,7 @@ def through(
             packed,
             batch_size=4,
             shuffle=shuffle,
-            content=sink_type.content,
+            content=sink_type.takes if sink_type.takes != "pixels" else "image",
             rank=rank,
             world_size=ranks,
             tail=tail,
@@ -194,4 +194,4 @@ def test_jsonl_of_nothing() -> None:
 
 def test_names_of_sinks() -> None:
     """The formats that can be asked for are these."""
-    assert {"tar": TarSink, "jsonl": JsonlSink} == SINKS
+    assert set(SINKS) == {"tar", "jsonl", "npy", "rgb24", "mjpeg"}

@@ -1,0 +1,40 @@
+"""Where data goes: stdout, or a file that is there whole or not at all."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tarshard.errors import CannotWrite
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[BinaryIO]:
+    """Open a file for writing, or stdout for None.
+
+    A file is written under another name beside its place and renamed when the block
+    ends well; else it is removed, and what was there before stays. What is no regular
+    file, such as a pipe, is written to as it is. Raises `CannotWrite`.
+    """
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    is_whole = not path.exists() or path.is_file()
+    growing = path.with_name(f".{path.name}.{os.getpid()}.partial") if is_whole else path
+    try:
+        with open(growing, "wb", buffering=1024 * 1024) as file:
+            yield file
+            if is_whole:
+                file.flush()
+                os.fsync(file.fileno())
+        if is_whole:
+            os.replace(growing, path)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CannotWrite(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        if is_whole:
+            growing.unlink(missing_ok=True)
