@@ -296,6 +296,8 @@ def deliver(
             progress.advance(len(valid) + failed, size_bytes)
         if sink is not None:
             sink.finish()
+    except RuntimeError as error:
+        raise loader.explained(error) from None
     finally:
         progress.finish()
     result.seconds = time.perf_counter() - started

@@ -17,6 +17,8 @@ class Delivered(NamedTuple):
     """Position in the dataset's classes, -1 for none."""
     shard: str
     """The shard's ``url``."""
+    member: str
+    """The image's name in the shard."""
     offset: int
     """Where the image's bytes start in the shard."""
     size_bytes: int
@@ -33,7 +35,7 @@ class Delivered(NamedTuple):
     @property
     def place(self) -> str:
         """Where the image is, for messages."""
-        return f"{self.key} ({self.shard}, byte {self.offset:,})"
+        return f"{self.member} ({self.shard}, byte {self.offset:,})"
 
 
 class Problem(NamedTuple):

@@ -21,6 +21,8 @@ from tarshard.streaming.read import Content, ReadSample, ShardReader
 
 _MOST_WORKERS = 1024
 """So many workers can be followed; more work all the same."""
+_PLACE_BYTES = 192
+"""A key, a shard's name and an offset; what is longer is cut."""
 
 
 class Stream(IterableDataset[Batch]):
@@ -94,9 +96,10 @@ class Stream(IterableDataset[Batch]):
             seed=seed, shuffle=shuffle, group=group, window=window, block_bytes=block_bytes
         )
         # Shared, so that set_epoch reaches workers that are kept between epochs, and the
-        # main process knows at which sample each worker is: process, then index.
-        self._epoch = _shared((1,))
-        self._positions = _shared((_MOST_WORKERS, 2))
+        # main process knows where each worker is, without reading anything, when one dies.
+        self._epoch = _shared((1,), torch.int64)
+        self._processes = _shared((_MOST_WORKERS,), torch.int64)
+        self._places = _shared((_MOST_WORKERS, _PLACE_BYTES), torch.uint8)
 
     @property
     def epoch(self) -> int:
@@ -108,10 +111,13 @@ class Stream(IterableDataset[Batch]):
         Recipe(epoch=epoch)
         self._epoch[0] = epoch
 
-    def positions(self) -> list[tuple[int, int, int]]:
-        """Return worker, process and index of the sample it is at, for workers that began."""
-        rows = enumerate(self._positions.tolist())
-        return [(worker, process, index) for worker, (process, index) in rows if process]
+    def positions(self) -> list[tuple[int, int, str]]:
+        """Return number, process and place of each worker that began."""
+        return [
+            (worker, process, bytes(self._places[worker].numpy()).rstrip(b"\0").decode("ascii"))
+            for worker, process in enumerate(self._processes.tolist())
+            if process
+        ]
 
     def __len__(self) -> int:
         """Return the number of batches of this rank, the same for any number of workers."""
@@ -124,7 +130,7 @@ class Stream(IterableDataset[Batch]):
         start, stop = self.share.worker_span(worker, workers)
         if start == stop:
             return
-        make: Callable[[Sequence[ReadSample], Callable[[int], None]], Batch] = _batch
+        make: Callable[[Sequence[ReadSample], Callable[[str], None]], Batch] = _batch
         if self._preprocessing.is_asked_for:
             preprocessor = Preprocessor(
                 self._preprocessing,
@@ -142,19 +148,21 @@ class Stream(IterableDataset[Batch]):
         if batch:
             yield make(batch, at)
 
-    def _follow(self, worker: int) -> Callable[[int], None]:
-        """Return what notes the index of the sample that this worker is at."""
+    def _follow(self, worker: int) -> Callable[[str], None]:
+        """Return what notes the place in the dataset that this worker is at."""
         if worker >= _MOST_WORKERS:
-            return lambda _index: None
-        position = self._positions[worker].numpy()
-        position[0] = os.getpid()
+            return lambda _place: None
+        self._processes[worker] = os.getpid()
+        noted = self._places[worker].numpy().data
 
-        def at(index: int) -> None:
-            position[1] = index
+        def at(place: str) -> None:
+            raw = place.encode("ascii", "replace")[:_PLACE_BYTES]
+            noted[:] = raw.ljust(_PLACE_BYTES, b"\0")
 
+        at("its start")
         return at
 
-    def _samples(self, start: int, stop: int, at: Callable[[int], None]) -> Iterator[ReadSample]:
+    def _samples(self, start: int, stop: int, at: Callable[[str], None]) -> Iterator[ReadSample]:
         recipe = replace(self._recipe, epoch=self.epoch)
         line = Line(
             np.array([shard.nsamples for shard in self.dataset.shards], dtype=np.int64),
@@ -169,8 +177,8 @@ class Stream(IterableDataset[Batch]):
                 yield from _deliver(window, reader)
 
 
-def _shared(shape: tuple[int, ...]) -> torch.Tensor:
-    numbers: torch.Tensor = torch.zeros(shape, dtype=torch.int64)
+def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    numbers: torch.Tensor = torch.zeros(shape, dtype=dtype)
     numbers.share_memory_()  # type: ignore[no-untyped-call]
     return numbers
 
@@ -185,6 +193,6 @@ def _deliver(window: Window, reader: ShardReader) -> Iterator[ReadSample]:
             yield samples[at]
 
 
-def _batch(samples: Sequence[ReadSample], _at: Callable[[int], None], /) -> Batch:
+def _batch(samples: Sequence[ReadSample], _at: Callable[[str], None], /) -> Batch:
     facts, data = zip(*samples, strict=True)
     return Batch(facts, data)

@@ -5,11 +5,9 @@ import re
 import sys
 import traceback
 import warnings
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Literal
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -166,30 +164,28 @@ class Loader:
         try:
             return next(batches, None)
         except RuntimeError as error:
-            # So PyTorch says that a worker is gone; all else comes as a _Failure.
-            ended = [int(number) for number in re.findall(r"\d+", str(error).partition("pid")[2])]
-            lost = [row for row in self._stream.positions() if row[1] in ended]
-            if not lost:
-                raise
-            self.close()
-            raise WorkerFailed(self._describe(lost, _how_it_ended(str(error)))) from None
+            raise self.explained(error) from None
         except KeyboardInterrupt as error:
-            error.add_note(self._describe(self._stream.positions(), "was interrupted"))
+            for worker, process, place in self._stream.positions():
+                error.add_note(f"worker {worker} (process {process}) was at {place}")
             raise
 
-    def _describe(self, positions: Sequence[tuple[int, int, int]], how: str) -> str:
-        """Say of each worker how it ended and at which sample."""
-        ends = list(accumulate(shard.nsamples for shard in self.dataset.shards))
-        lines = []
-        for worker, process, index in positions:
-            number = bisect_right(ends, index)
-            shard = self.dataset.shards[number]
-            sample = self.dataset.table(shard).samples[index - ends[number] + shard.nsamples]
-            lines.append(
-                f"worker {worker} (process {process}) {how}; it was at {sample.image_name} "
-                f"in {shard.url}, byte {sample.image.offset:,}"
-            )
-        return "\n".join(lines)
+    def explained(self, error: RuntimeError) -> RuntimeError | WorkerFailed:
+        """Return what a RuntimeError of PyTorch means: which worker died, and where it was.
+
+        PyTorch raises it in the main process at the moment when a worker dies, whatever
+        it is doing then, so it may come up outside of this loader's methods. Any other
+        error is returned as it is.
+        """
+        ended = [int(number) for number in re.findall(r"\d+", str(error).partition("pid")[2])]
+        lost = [row for row in self._stream.positions() if row[1] in ended]
+        if not lost:
+            return error
+        self.close()
+        how = _how_it_ended(str(error))
+        return WorkerFailed(
+            "\n".join(f"worker {w} (process {p}) {how}; it was at {place}" for w, p, place in lost)
+        )
 
     def close(self) -> None:
         """End the workers, also in the middle of an iteration."""

@@ -65,8 +65,8 @@ class Preprocessor:
         if not alone:
             self._decoder.use_one_thread()
 
-    def batch(self, samples: Sequence[ReadSample], at: Callable[[int], None], /) -> Batch:
-        """Return a batch; ``at`` is told the index of each sample before it is worked on.
+    def batch(self, samples: Sequence[ReadSample], at: Callable[[str], None], /) -> Batch:
+        """Return a batch; ``at`` is told where each sample is before it is worked on.
 
         Raises `ImageUndecodable`, unless such images are to be skipped: then they keep
         their place, zero-filled and with ``valid`` False. Raises `WorkerFailed` when the
@@ -74,7 +74,7 @@ class Preprocessor:
         """
         facts, results, problems = [], [], []
         for sample in samples:
-            at(sample.facts.index)
+            at(sample.facts.place)
             result, complaint = None, ""
             fact = sample.facts
             try:
@@ -155,7 +155,7 @@ def _undecodable(facts: Delivered, cause: str) -> ImageUndecodable:
     return ImageUndecodable(
         f"{facts.place}: {cause}; leave it out with on-error skip, or mend it and pack again",
         shard=facts.shard,
-        member=facts.key,
+        member=facts.member,
         offset=facts.offset,
     )
 

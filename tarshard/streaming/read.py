@@ -36,9 +36,9 @@ class ShardReader:
         *,
         content: Content,
         open_shards: int,
-        at: Callable[[int], None] = lambda _index: None,
+        at: Callable[[str], None] = lambda _place: None,
     ) -> None:
-        """Open nothing yet; ``at`` is told the index of the first sample of each piece."""
+        """Open nothing yet; ``at`` is told what is read next, for people."""
         self._dataset = dataset
         self._content = content
         self._open_shards = open_shards
@@ -50,7 +50,7 @@ class ShardReader:
         """Return a piece's samples as views into one buffer; raises `ShardCorrupt`."""
         shard = self._dataset.shards[piece.shard]
         first = self._first_index[piece.shard] + piece.first
-        self._at(first)
+        self._at(f"{piece.count:,} samples from the {piece.first:,}th of {shard.url}, reading")
         file, table = self._opened(piece.shard)
         samples = table.samples[piece.first : piece.first + piece.count]
         facts = [
@@ -103,6 +103,7 @@ def _facts(sample: Sample, shard: Shard, index: int, *, valid: bool) -> Delivere
         key=sample.key,
         label=-1 if sample.label is None else sample.label,
         shard=shard.url,
+        member=sample.image_name,
         offset=sample.image.offset,
         size_bytes=sample.image.size_bytes,
         width=sample.width,
