@@ -1,6 +1,6 @@
 """``python -m tarshard`` is the command ``tarshard``."""
 
-from tarshard.cli.app import main
+from tarshard.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -101,11 +101,17 @@ class Dataset:
             return self._folder.read(INDEX_NAME, limit_bytes=_INDEX_LIMIT_BYTES)
         except FileNotFoundError as error:
             if not self.path.is_dir():
-                raise InputUnusable(f"{self.path} does not exist") from error
+                raise InputUnusable(
+                    f"{self.path} does not exist; give a folder that 'tarshard pack' wrote"
+                ) from error
             raise InputUnusable(
                 f"{self.path} holds no {INDEX_NAME}; give a folder that 'tarshard pack' wrote"
             ) from error
         except OSError as error:
+            if self.path.is_file():
+                raise InputUnusable(
+                    f"{self.path} is a file; give the folder that 'tarshard pack' wrote"
+                ) from error
             raise InputUnusable(f"{self.path / INDEX_NAME}: {error.strerror}") from error
 
 

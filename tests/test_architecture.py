@@ -15,6 +15,7 @@ ROOT = Path(tarshard.__file__).parent
 # level and are strangers.
 LEVELS: list[tuple[str, ...]] = [
     ("errors", "progress"),
+    ("checks",),
     ("ustar", "storage", "imaging"),
     ("index",),
     ("dataset",),

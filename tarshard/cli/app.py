@@ -1,13 +1,11 @@
 """The command ``tarshard`` with its subcommands."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 import tarshard
 from tarshard.cli import pack, stream
-from tarshard.cli.boundary import CTRL_C
 
 app = typer.Typer(
     name="tarshard",
@@ -22,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 app.command("pack", epilog=pack.EXAMPLES)(pack.pack)
@@ -35,12 +34,3 @@ def _top(
     if version:
         typer.echo(f"tarshard {tarshard.__version__}")
         raise typer.Exit
-
-
-def main() -> None:
-    """Run the command line."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        # Only from moments outside a command's own work, such as imports.
-        sys.exit(CTRL_C)

@@ -1,7 +1,6 @@
 """Where errors, signals and closed pipes become a message and an exit code."""
 
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -45,7 +44,13 @@ class _Terminated(BaseException):
 
 @contextmanager
 def boundary() -> Iterator[None]:
-    """Run a command's work; end the program as its exit codes say if that fails."""
+    """Run a command's work; end the program as its exit codes say if that fails.
+
+    Imports that take long stay outside: in here Ctrl-C is an exception.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _raise_terminated)
     code = 0
     try:
@@ -54,15 +59,15 @@ def boundary() -> Iterator[None]:
         print(f"tarshard: {error}", file=sys.stderr)
         code = next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
     except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain once more when
-        # it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        pass  # Whoever read our output has enough.
     except KeyboardInterrupt:
         code = CTRL_C
     except _Terminated:
         code = TERMINATED
     finally:
         _end_workers()
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if code:
         raise typer.Exit(code)
 

@@ -11,15 +11,35 @@ from tarshard.errors import CannotWrite
 
 
 @contextmanager
+def stdout() -> Iterator[BinaryIO]:
+    """Write to stdout, and flush it at the end.
+
+    Raises `CannotWrite`, or `BrokenPipeError` when whoever read it has enough.
+    """
+    if sys.stdout is None:
+        raise CannotWrite("stdout is closed; give --output FILE, or leave it open")
+    try:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # What is left in the buffer must not be tried again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise CannotWrite(f"stdout: {(error.strerror or str(error)).lower()}") from error
+
+
+@contextmanager
 def opened(path: Path | None) -> Iterator[BinaryIO]:
     """Open a file for writing, or stdout for None.
 
     A file is written under another name beside its place and renamed when the block
     ends well; else it is removed, and what was there before stays. What is no regular
-    file, such as a pipe, is written to as it is. Raises `CannotWrite`.
+    file, such as a pipe, is written to as it is. Raises as `stdout` does.
     """
     if path is None:
-        yield sys.stdout.buffer
+        with stdout() as file:
+            yield file
         return
     is_whole = not path.exists() or path.is_file()
     growing = path.with_name(f".{path.name}.{os.getpid()}.partial") if is_whole else path

@@ -87,13 +87,15 @@ def pack(
     """Pack a folder of images into balanced tar shards with a JSON index.
 
     The images' bytes are stored as they are. Afterwards either the whole
-    dataset stands in OUT, or OUT is as it was. What is no image is left out
-    and listed in OUT/skipped.jsonl.
+    dataset stands in OUT, or OUT is as it was. Files that are no images
+    are left out and listed in OUT/skipped.jsonl; one that is named like an
+    image and is none is an error, unless --on-error skip is given.
     """
-    with boundary():
-        from tarshard.cli.progress import TerminalProgress
-        from tarshard.packing.pack import pack as pack_images
+    from tarshard.cli.progress import TerminalProgress
+    from tarshard.cli.show import print_for_people, print_json
+    from tarshard.packing.pack import pack as pack_images
 
+    with boundary():
         result = pack_images(
             images,
             out,
@@ -107,12 +109,8 @@ def pack(
             progress=TerminalProgress(),
         )
         if json:
-            from tarshard.cli.show import print_json
-
             print_json(facts(result))
         else:
-            from tarshard.cli.show import print_for_people
-
             print_for_people(table(result, asked_labels=labels))
 
 

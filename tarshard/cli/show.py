@@ -1,18 +1,19 @@
 """How results are printed: JSON for programs on stdout, tables for people on stderr."""
 
 import json
-import sys
 from collections.abc import Mapping
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tarshard.cli.output import stdout
+
 
 def print_json(facts: Mapping[str, object]) -> None:
     """Print to stdout."""
-    sys.stdout.write(json.dumps(facts, indent=2) + "\n")
-    sys.stdout.flush()
+    with stdout() as file:
+        file.write(json.dumps(facts, indent=2).encode("ascii") + b"\n")
 
 
 def print_for_people(table: RenderableType) -> None:

@@ -173,19 +173,20 @@ def stream(
     samples: it shows how fast they come.
     """
     with boundary():
-        shown = _shown(format, json=json, output=output, is_terminal=sys.stdout.isatty())
+        shown = _shown(format, json=json, output=output, is_terminal=_is_terminal())
         frame = _frame(size, shown)
         if limit is not None and limit < 0:
             raise UsageError(f"--limit must be at least 0, got {limit}")
         if epochs < 1:
             raise UsageError(f"--epochs must be at least 1, got {epochs}")
 
-        from tarshard.cli.output import opened
-        from tarshard.cli.progress import TerminalProgress
-        from tarshard.cli.show import print_for_people, print_json
-        from tarshard.streaming.loader import Loader
-        from tarshard.streaming.sinks import SINKS
+    from tarshard.cli.output import opened
+    from tarshard.cli.progress import TerminalProgress
+    from tarshard.cli.show import print_for_people, print_json
+    from tarshard.streaming.loader import Loader
+    from tarshard.streaming.sinks import SINKS
 
+    with boundary():
         kind = SINKS[shown.value] if shown else None
         loader = Loader(
             dataset,
@@ -216,6 +217,10 @@ def stream(
             print_json(asdict(result))
         else:
             print_for_people(table(result))
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _shown(

@@ -66,7 +66,9 @@ def check_state(out: Path, *, overwrite: bool) -> None:
 
 
 def _taken(out: Path) -> CannotWrite:
-    return CannotWrite(f"{out} holds a dataset already; --overwrite replaces it")
+    return CannotWrite(
+        f"{out} holds a dataset already; to replace it, ask to overwrite (--overwrite)"
+    )
 
 
 def _check_replaceable(index_path: Path) -> None:

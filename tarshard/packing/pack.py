@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import tarshard
+from tarshard.checks import one_of, whole_number
 from tarshard.errors import InputUnusable, SourceProblems, UsageError
 from tarshard.index import INDEX_NAME, SHARD_LIMIT_BYTES, Index, Shard
 from tarshard.packing.destination import (
@@ -40,18 +41,12 @@ class PackOptions:
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for a value that cannot be."""
-        if self.shards < 1:
-            raise UsageError(f"shards must be at least 1, got {self.shards}")
-        if self.seed < 0:
-            raise UsageError(f"seed must be at least 0, got {self.seed}")
-        for name, allowed in (
-            ("order", ("shuffled", "path")),
-            ("balance", ("bytes", "count")),
-            ("labels", MODES),
-            ("on_error", ("fail", "skip")),
-        ):
-            if (value := getattr(self, name)) not in allowed:
-                raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        whole_number("shards", self.shards, at_least=1)
+        whole_number("seed", self.seed, at_least=0)
+        one_of("order", self.order, ("shuffled", "path"))
+        one_of("balance", self.balance, ("bytes", "count"))
+        one_of("labels", self.labels, MODES)
+        one_of("on_error", self.on_error, ("fail", "skip"))
 
 
 @dataclass(frozen=True, slots=True)

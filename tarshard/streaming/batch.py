@@ -47,7 +47,7 @@ class Problem(NamedTuple):
     """Whether there are no pixels; else the image was delivered all the same."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batch:
     """Samples that were delivered together; N of them."""
 
@@ -88,6 +88,10 @@ class Batch:
     def index(self) -> torch.Tensor:
         """Positions in the dataset, int64 (N,)."""
         return torch.tensor([sample.index for sample in self.samples], dtype=torch.int64)
+
+    def __repr__(self) -> str:
+        decoded = "" if self.images is None else f", images {getattr(self.images, 'shape', 'list')}"
+        return f"<Batch of {len(self)}{decoded}>"
 
     def beginning(self, samples: int) -> "Batch":
         """Return the batch up to and with so many valid samples."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tarshard.checks import one_of
 from tarshard.dataset import Dataset
 from tarshard.errors import UsageError
 from tarshard.imaging.decode import MAX_PIXELS, Frame
@@ -75,8 +76,7 @@ class Stream(IterableDataset[Batch]):
         transform raises.
         """
         super().__init__()
-        if content not in {"image", "sample", "facts", "jpeg"}:
-            raise UsageError(f"content must be image, sample, facts or jpeg, got {content!r}")
+        one_of("content", content, ("image", "sample", "facts", "jpeg"))
         rank, world_size = ranks.resolve(rank, world_size)
         tail = tail or ("uneven" if world_size == 1 else "pad")
         self.dataset = Dataset(path)

@@ -8,10 +8,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from tarshard.checks import one_of, whole_number
 from tarshard.dataset import Dataset
 from tarshard.errors import TarshardError, UsageError, WorkerFailed
 from tarshard.imaging.decode import MAX_PIXELS
@@ -33,11 +35,12 @@ class Loader:
     """Iterates over a packed dataset, each sample exactly once an epoch.
 
     Each iteration that runs to its end moves on to the next epoch, with another
-    order when shuffled. Workers are kept between epochs until `close`.
+    order when shuffled. Workers are kept between epochs until `close`, or the end of a
+    ``with`` block:
 
-        loader = Loader("OUT", batch_size=64, workers=4)
-        for batch in loader:
-            train(batch.data, batch.labels)
+        with Loader("OUT", batch_size=64, workers=4, size=224) as loader:
+            for batch in loader:
+                train(batch.images, batch.labels)
     """
 
     def __init__(
@@ -67,12 +70,9 @@ class Loader:
         ``workers`` 0 reads in this process. ``start_method`` is ``fork``, ``spawn``
         or ``forkserver``; unless given it is ``fork`` on Linux, ``spawn`` elsewhere.
         """
-        if workers < 0:
-            raise UsageError(f"workers must be at least 0, got {workers}")
-        if start_method not in {None, "fork", "spawn", "forkserver"}:
-            raise UsageError(
-                f"start method must be fork, spawn or forkserver, got {start_method!r}"
-            )
+        whole_number("workers", workers, at_least=0)
+        if start_method is not None:
+            one_of("start method", start_method, ("fork", "spawn", "forkserver"))
         self._stream = Stream(
             path,
             batch_size=batch_size,
@@ -186,6 +186,17 @@ class Loader:
         return WorkerFailed(
             "\n".join(f"worker {w} (process {p}) {how}; it was at {place}" for w, p, place in lost)
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the workers, also in the middle of an iteration."""

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tarshard.checks import one_of, whole_number
 from tarshard.errors import UsageError
 
 Tail = Literal["uneven", "pad", "drop"]
@@ -41,11 +42,9 @@ class Recipe:
     def __post_init__(self) -> None:
         """Raise `UsageError` for a value that cannot be."""
         for name in ("seed", "epoch"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
+            whole_number(name, getattr(self, name), at_least=0)
         for name in ("group", "window", "block_bytes"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+            whole_number(name, getattr(self, name), at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +61,14 @@ class Share:
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for a value that cannot be."""
-        if self.batch_size < 1:
-            raise UsageError(f"batch size must be at least 1, got {self.batch_size}")
-        if self.world_size < 1:
-            raise UsageError(f"world size must be at least 1, got {self.world_size}")
-        if not 0 <= self.rank < self.world_size:
+        whole_number("batch size", self.batch_size, at_least=1)
+        whole_number("world size", self.world_size, at_least=1)
+        if not isinstance(self.rank, int) or not 0 <= self.rank < self.world_size:
             raise UsageError(
                 f"rank must be from 0 to {self.world_size - 1} "
                 f"for a world size of {self.world_size}, got {self.rank}"
             )
-        if self.tail not in {"uneven", "pad", "drop"}:
-            raise UsageError(f"tail must be one of uneven, pad, drop, got {self.tail!r}")
+        one_of("tail", self.tail, ("uneven", "pad", "drop"))
         every = self.world_size * self.batch_size
         if self.tail == "drop" and self.samples < every:
             raise UsageError(

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from tarshard.errors import ImageUndecodable, UsageError, WorkerFailed
+from tarshard.checks import one_of, whole_number
+from tarshard.errors import ImageUndecodable, WorkerFailed
 from tarshard.imaging.decode import MAX_PIXELS, Decoder, Frame, Pixels, Undecodable
 from tarshard.streaming.batch import Batch, Delivered, Problem
 from tarshard.streaming.read import ReadSample
@@ -38,14 +39,12 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for a value that cannot be."""
-        if self.on_error not in {"fail", "skip"}:
-            raise UsageError(f"on_error must be fail or skip, got {self.on_error!r}")
-        if self.max_pixels < 1:
-            raise UsageError(f"max_pixels must be at least 1, got {self.max_pixels}")
-        if self.frame and self.frame.fit not in {"cover", "contain", "stretch"}:
-            raise UsageError(f"fit must be cover, contain or stretch, got {self.frame.fit!r}")
-        if self.frame and min(self.frame.size) < 1:
-            raise UsageError(f"size must be at least 1, got {self.frame.size}")
+        one_of("on_error", self.on_error, ("fail", "skip"))
+        whole_number("max_pixels", self.max_pixels, at_least=1)
+        if self.frame:
+            one_of("fit", self.frame.fit, ("cover", "contain", "stretch"))
+            for side in self.frame.size:
+                whole_number("size", side, at_least=1)
 
     @property
     def is_asked_for(self) -> bool:

@@ -44,7 +44,7 @@ def test_help_loads_neither_torch_nor_opencv(arguments: list[str]) -> None:
     script = (
         "import sys\n"
         f"sys.argv = ['tarshard', *{arguments!r}]\n"
-        "from tarshard.cli.app import main\n"
+        "from tarshard.cli.entry import main\n"
         "try:\n    main()\n"
         "except SystemExit:\n    pass\n"
         "print([m for m in ('torch', 'cv2', 'numpy', 'tqdm') if m in sys.modules], file=sys.stderr)"

@@ -112,7 +112,7 @@ def test_a_signal_in_the_middle(tmp_path: Path, number: signal.Signals, code: in
         "    sys.stdin.read()\n"
         "    return written\n"
         "module.write_shard = slow\n"
-        "from tarshard.cli.app import main\n"
+        "from tarshard.cli.entry import main\n"
         "main()\n"
     )
     arguments = ["pack", str(images), str(tmp_path / "out"), "--shards", "2"]
