@@ -1,15 +1,13 @@
 """A packed dataset in a folder: its facts, and the shard tables when they are asked for."""
 
+import errno
 import hashlib
 import os
 from pathlib import Path
 
-from tarshard.errors import DatasetDamaged, InputUnusable, ShardCorrupt
-from tarshard.index import INDEX_NAME, Index, Shard, ShardTable
+from tarshard.errors import InputUnusable, ShardCorrupt, TarshardError
+from tarshard.index import INDEX_LIMIT_BYTES, INDEX_NAME, Index, Shard, ShardTable
 from tarshard.storage.local import LocalFile, LocalFolder
-
-_INDEX_LIMIT_BYTES = 256 * 1024**2
-"""A million shards; what is larger is no index and must not fill the memory."""
 
 _TABLE_LIMIT_BYTES = 1024**3
 """Two million samples in one shard."""
@@ -98,7 +96,7 @@ class Dataset:
 
     def _read_index(self) -> bytes:
         try:
-            return self._folder.read(INDEX_NAME, limit_bytes=_INDEX_LIMIT_BYTES)
+            return self._folder.read(INDEX_NAME, limit_bytes=INDEX_LIMIT_BYTES)
         except FileNotFoundError as error:
             if not self.path.is_dir():
                 raise InputUnusable(
@@ -120,9 +118,14 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     return Dataset(path)
 
 
-def _unreadable(shard: Shard, name: str, error: OSError) -> DatasetDamaged:
+def _unreadable(shard: Shard, name: str, error: OSError) -> TarshardError:
+    said = (error.strerror or str(error)).lower()
     if isinstance(error, FileNotFoundError):
-        message = f"{name} is missing; copy it again or pack the dataset again"
-    else:
-        message = f"{name}: {error.strerror}"
-    return ShardCorrupt(message, shard=shard.url)
+        said = "is missing; copy it again or pack the dataset again"
+    elif error.errno in _NOT_OF_THE_FILE:
+        return InputUnusable(f"{name} cannot be opened: {said}")
+    return ShardCorrupt(f"{name} {said}", shard=shard.url)
+
+
+_NOT_OF_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}
+"""What may be wrong although the file is as it was packed."""

@@ -23,9 +23,14 @@ FORMAT = 1
 """The version of both formats. A reader refuses a newer one and reads every older one."""
 
 INDEX_NAME = "index.json"
+INDEX_LIMIT_BYTES = 256 * 1024**2
+"""A million shards; what is larger is no index and must not fill the memory."""
 
 SHARD_LIMIT_BYTES = 1024**4
 """A shard is smaller. What an index claims bounds the memory that planning an epoch takes."""
+
+_LONGEST_NAME = 1024
+"""Of a shard or member, in characters; names are shown in messages."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -321,6 +326,8 @@ class _Node:
 
 def _refuse_newer(block: _Node) -> None:
     version = block.integer("format")
+    if version < 1:
+        raise block.fault(f"format must be at least 1, not {version}")
     if version > FORMAT:
         raise InputUnusable(
             f"{block.name} has format {version}, this tarshard reads up to {FORMAT}; "
@@ -331,10 +338,14 @@ def _refuse_newer(block: _Node) -> None:
 def _read_shard(row: _Node) -> Shard:
     url = row.text("url")
     if not is_inside(url) or "\\" in url:
-        raise row.fault(f"url {url!r} leads out of the dataset's folder")
+        raise row.fault(f"url {url[:_LONGEST_NAME]!r} leads out of the dataset's folder")
+    if not url.isprintable() or len(url) > _LONGEST_NAME:
+        raise row.fault(f"url {url[:_LONGEST_NAME]!r} is no name for a shard")
     nsamples, filesize = row.integer("nsamples"), row.integer("filesize")
     if filesize >= SHARD_LIMIT_BYTES:
         raise row.fault(f"filesize {filesize:,} is not less than {SHARD_LIMIT_BYTES:,}")
+    if nsamples == 0 and filesize > ustar.RECORD_BYTES:
+        raise row.fault(f"no samples in {filesize:,} bytes")
     # A sample takes at least a header and a block of data.
     if nsamples * 2 * ustar.BLOCK_BYTES > filesize:
         raise row.fault(f"{nsamples:,} samples do not fit into {filesize:,} bytes")
@@ -361,12 +372,19 @@ def _read_sample(row: _Node, images: _Node, start: int) -> Sample:
         or [type(edge) for edge in span] != [int, int]
         or not start <= span[0] < span[1] < 2**63
     ):
-        raise row.fault(f"span must be two rising offsets from {start:,} on, not {span!r}")
+        raise row.fault(f"span must be two rising offsets from {start:,} on, not {str(span)[:80]}")
     key, extension = row.text("key"), row.text("ext")
     others = row.mapping("members")
     for name in (extension, *others.row):
-        if "/" in name or not is_inside(f"{key}.{name}") or key[-1:] in {"", "/"}:
-            raise row.fault(f"{key!r} with {name!r} is no name for a member")
+        member = f"{key}.{name}"
+        if (
+            "/" in name
+            or key[-1:] in {"", "/"}
+            or not is_inside(member)
+            or not member.isprintable()
+            or len(member) > _LONGEST_NAME
+        ):
+            raise row.fault(f"{member[:_LONGEST_NAME]!r} is no name for a member")
     image = images.mapping(f"{key}.{extension}")
     return Sample(
         key=key,

@@ -80,12 +80,16 @@ def test_large_libraries_have_one_home(module: Path) -> None:
 
 @pytest.mark.parametrize("module", CORE, ids=str)
 def test_the_core_neither_prints_nor_exits(module: Path) -> None:
-    """Outside of cli nothing prints or exits; only ranks reads the environment."""
+    """Outside of cli nothing prints or exits, but for workers whose main process is gone.
+
+    Only ranks reads the environment.
+    """
     tree = ast.parse((ROOT / module).read_text("utf-8"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not names & {"print", "exit", "quit", "SystemExit"}
-    assert not attributes & {"exit", "_exit", "stdout", "stderr"}
+    assert module == Path("streaming/lifeline.py") or "_exit" not in attributes
+    assert not attributes & {"exit", "stdout", "stderr"}
     assert module == Path("streaming/ranks.py") or not attributes & {"environ", "getenv"}
 
 

@@ -83,7 +83,7 @@ def test_nothing_stays_open(packed: Path) -> None:
     [
         ("missing", "missing does not exist"),
         ("images", "holds no index.json"),
-        ("packed/index.json", "index.json: Not a directory"),
+        ("packed/index.json", "is a file; give the folder"),
         ("huge", "more than"),
         ("pipe", "no regular file"),
         ("linked", "links in a dataset are not followed"),

@@ -15,7 +15,7 @@ app = typer.Typer(
         "tarshard pack photos packed --shards 8\n\n"
         "tarshard stream packed --shuffle | tar tf -\n\n"
         "Exit codes: 0 done, 2 usage, 3 input missing or unusable, 4 damaged dataset, "
-        "5 cannot write, 6 worker failed, 130 Ctrl-C, 143 terminated."
+        "5 cannot write, 6 worker failed, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
     ),
     no_args_is_help=True,
     add_completion=False,

@@ -4,7 +4,7 @@ import multiprocessing
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -26,7 +26,6 @@ DAMAGED = 4
 WRITE = 5
 WORKER = 6
 CTRL_C = 130
-TERMINATED = 143
 
 _EXIT_CODES: dict[type[TarshardError], int] = {
     UsageError: USAGE,
@@ -39,7 +38,10 @@ _EXIT_CODES: dict[type[TarshardError], int] = {
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived."""
+    """SIGTERM or SIGHUP arrived."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 @contextmanager
@@ -48,34 +50,48 @@ def boundary() -> Iterator[None]:
 
     Imports that take long stay outside: in here Ctrl-C is an exception.
     """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if before[signal.SIGINT] is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _raise_terminated)
+    before = {number: signal.getsignal(number) for number in _HANDLERS}
+    for number, handler in _HANDLERS.items():
+        # What the caller told us to ignore stays ignored.
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, handler)
     code = 0
     try:
         yield
     except TarshardError as error:
-        print(f"tarshard: {error}", file=sys.stderr)
+        with suppress(OSError):
+            print(f"tarshard: {error}", file=sys.stderr, flush=True)
         code = next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
     except BrokenPipeError:
         pass  # Whoever read our output has enough.
     except KeyboardInterrupt:
         code = CTRL_C
-    except _Terminated:
-        code = TERMINATED
+    except _Terminated as signalled:
+        code = 128 + signalled.number
     finally:
         _end_workers()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
     if code:
         raise typer.Exit(code)
 
 
-def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+def _raise_interrupt(number: int, _frame: FrameType | None) -> NoReturn:
     # Once is enough: a second signal must not interrupt the cleaning up.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Terminated
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _raise_terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)
+    raise _Terminated(number)
+
+
+_HANDLERS = {
+    signal.SIGINT: _raise_interrupt,
+    signal.SIGTERM: _raise_terminated,
+    signal.SIGHUP: _raise_terminated,
+}
 
 
 def _end_workers() -> None:

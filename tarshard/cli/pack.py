@@ -55,10 +55,14 @@ class OnError(StrEnum):
 
 def pack(
     images: Annotated[
-        Path, typer.Argument(metavar="IMAGES", help="Folder of images, with folders below.")
+        Path,
+        typer.Argument(
+            metavar="IMAGES", readable=False, help="Folder of images, with folders below."
+        ),
     ],
     out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Folder for the shards; new or empty.")
+        Path,
+        typer.Argument(metavar="OUT", readable=False, help="Folder for the shards; new or empty."),
     ],
     shards: Annotated[int, typer.Option(help="How many tar files to make.")],
     order: Annotated[

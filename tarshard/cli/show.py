@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -17,8 +18,9 @@ def print_json(facts: Mapping[str, object]) -> None:
 
 
 def print_for_people(table: RenderableType) -> None:
-    """Print to stderr."""
-    Console(stderr=True, highlight=False).print(table)
+    """Print to stderr; if that is not possible, the work was done all the same."""
+    with suppress(OSError):
+        Console(stderr=True, highlight=False).print(table)
 
 
 def rows(title: str, values: Mapping[str, str]) -> Table:

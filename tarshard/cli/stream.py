@@ -103,7 +103,10 @@ def default_workers() -> int:
 
 def stream(
     dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="Folder that 'tarshard pack' wrote.")
+        Path,
+        typer.Argument(
+            metavar="DATASET", readable=False, help="Folder that 'tarshard pack' wrote."
+        ),
     ],
     workers: Annotated[
         int,

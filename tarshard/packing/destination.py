@@ -12,14 +12,16 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tarshard.errors import CannotWrite, TarshardError, UsageError
-from tarshard.index import INDEX_NAME, Index
+from tarshard.index import INDEX_LIMIT_BYTES, INDEX_NAME, Index
 from tarshard.packing.scan import SourceFile
 from tarshard.packing.skips import SKIPS_NAME
+from tarshard.storage.local import LocalFolder
 
 WORK_NAME = ".tarshard-work"
 
@@ -31,9 +33,21 @@ _DATASET_FILES = re.compile(r"shard-\d{6,}\.(tar|json)|" + re.escape(SKIPS_NAME)
 _WORK_NAMES = {_LOCK_NAME, _ASKED_NAME, _REPLACED_NAME, INDEX_NAME}
 
 
+def destination_path(out: str | os.PathLike[str]) -> Path:
+    """Return where ``out`` leads, once and for all; the way there may change when it is made.
+
+    Raises `UsageError` for no name, `CannotWrite` for a link to nothing.
+    """
+    if not os.fspath(out):
+        raise UsageError("the name of the folder for the shards is empty")
+    if os.path.islink(out) and not os.path.exists(out):
+        raise CannotWrite(f"{out} is a link to nothing; remove it, or name another folder")
+    return Path(os.path.realpath(out))
+
+
 def check_apart(images: Path, out: Path) -> None:
-    """Raise `UsageError` when one folder lies in the other, also by links."""
-    real_images, real_out = Path(os.path.realpath(images)), Path(os.path.realpath(out))
+    """Raise `UsageError` when one folder lies in the other, also by links; ``out`` has none."""
+    real_images, real_out = Path(os.path.realpath(images)), out
     if real_out.is_relative_to(real_images):
         raise UsageError(f"{out} lies inside {images}; write the shards to a folder outside of it")
     if real_images.is_relative_to(real_out):
@@ -42,21 +56,23 @@ def check_apart(images: Path, out: Path) -> None:
 
 def check_state(out: Path, *, overwrite: bool) -> None:
     """Raise `CannotWrite` unless a pack may write to ``out`` in the state it is in."""
+    try:
+        _check_state(out, overwrite=overwrite)
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+
+
+def _check_state(out: Path, *, overwrite: bool) -> None:
     if not out.exists():
-        if os.path.lexists(out):
-            raise CannotWrite(f"{out} is a link to nothing; remove it, or name another folder")
         return
     if not out.is_dir():
         raise CannotWrite(f"{out} is a file; name a folder that does not exist, or an empty one")
-    try:
-        names = set(os.listdir(out))
-    except OSError as error:
-        raise CannotWrite(f"{out}: {error.strerror}") from error
+    names = set(os.listdir(out))
     if INDEX_NAME in names and overwrite:
         _check_replaceable(out / INDEX_NAME)
     elif INDEX_NAME in names and WORK_NAME not in names:
         raise _taken(out)
-    elif names and WORK_NAME not in names:
+    elif names - {WORK_NAME} and not (out / WORK_NAME / _ASKED_NAME).exists():
         raise CannotWrite(
             f"{out} holds other files ({', '.join(sorted(names)[:3])}); "
             "name a folder that does not exist, or an empty one"
@@ -76,7 +92,7 @@ def _check_replaceable(index_path: Path) -> None:
         strange = {n for n in _files_of(index_path) if not _DATASET_FILES.fullmatch(n)}
         problem = f"{index_path} lists {min(strange)!r}, no name that pack gives" if strange else ""
     except (TarshardError, OSError) as error:
-        problem = str(error)
+        problem = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     if problem:
         raise CannotWrite(
             f"{problem}; what to replace is not known, so remove {index_path.parent} yourself"
@@ -87,7 +103,8 @@ def _check_work_is_ours(work: Path) -> None:
     if work.is_symlink() or not work.is_dir():
         raise CannotWrite(f"{work} is no folder that tarshard made; remove it yourself")
     for name in os.listdir(work):
-        if name not in _WORK_NAMES and not _DATASET_FILES.fullmatch(name):
+        is_named = name in _WORK_NAMES or _DATASET_FILES.fullmatch(name)
+        if not is_named or not stat.S_ISREG(os.lstat(work / name).st_mode):
             raise CannotWrite(
                 f"{work} holds {name!r}, which tarshard did not make; remove it yourself"
             )
@@ -209,7 +226,7 @@ def _check_room(out: Path, needed_bytes: int) -> None:
 def _lock(space: Workspace) -> int:
     """Take the lock of a work folder; it is given back when it is closed."""
     path = space.path / _LOCK_NAME
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -271,7 +288,8 @@ def _cannot_write(out: Path, error: OSError) -> CannotWrite:
 
 
 def _files_of(index_path: Path) -> set[str]:
-    index = Index.from_json(index_path.read_bytes(), name=str(index_path))
+    content = LocalFolder(index_path.parent).read(index_path.name, limit_bytes=INDEX_LIMIT_BYTES)
+    index = Index.from_json(content, name=str(index_path))
     names = {SKIPS_NAME}
     for shard in index.shards:
         names |= {shard.url, shard.table_name}

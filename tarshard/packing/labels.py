@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tarshard.errors import SourceProblems
+from tarshard.packing.skips import shown
 
 MODES = ("auto", "folder", "none")
 
@@ -33,7 +34,7 @@ def label_images(paths: Sequence[bytes], mode: str) -> Labels:
         raise SourceProblems(
             f"{len(loose):,} images lie in no class folder; "
             "move them into one, or use --labels none",
-            problems=[path.decode("utf-8", "backslashreplace") for path in loose],
+            problems=[shown(path) for path in loose],
         )
     names = [path.partition(b"/")[0] for path in paths]
     classes = tuple(sorted(set(names)))

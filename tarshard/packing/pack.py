@@ -16,6 +16,7 @@ from tarshard.packing.destination import (
     Workspace,
     check_apart,
     check_state,
+    destination_path,
     sources_digest,
     workspace,
 )
@@ -98,7 +99,9 @@ def pack(
     """
     started = time.perf_counter()
     options = PackOptions(shards, order, seed, balance, labels, on_error)
-    source, target = Path(images), Path(out)
+    source, target = Path(images), destination_path(out)
+    if not os.fspath(images):
+        raise UsageError("the name of the image folder is empty")
     check_apart(source, target)
     check_state(target, overwrite=overwrite)
     try:

@@ -15,6 +15,9 @@ from tarshard.progress import NO_PROGRESS, Progress
 SNIFF_BYTES = 512
 """Enough to tell an image by its first bytes, and a tar from it."""
 
+_MOST_LINKS = 3
+"""Links to folders in one path. Folders that all link to each other have endless paths."""
+
 _CAMERA_RAW = frozenset(b"3fr arw cr2 cr3 dng erf iiq nef nrw orf pef raf rw2 srw".split())
 """Extensions of files that look like a TIFF and hold a sensor's readings behind a thumbnail."""
 
@@ -68,13 +71,15 @@ class _Folder:
     """Relative; empty for the top."""
     above: tuple[tuple[int, int], ...]
     """Device and inode of it and of the folders it was reached through, to notice loops."""
+    links: int
+    """How many links it was reached through."""
     excluded: Reason | None
     """Why everything below it is left out."""
 
 
 def _walk(top: bytes) -> Iterator[SourceFile | Skip]:
     real_top = os.path.realpath(top)
-    waiting = [_Folder(b"", (_identity(os.stat(top)),), None)]
+    waiting = [_Folder(b"", (_identity(os.stat(top)),), 0, None)]
     while waiting:
         folder = waiting.pop()
         try:
@@ -106,10 +111,13 @@ def _classify(
         yield Skip(path, Reason.UNREADABLE, _said(error), is_fault=True)
         return
     if stat.S_ISDIR(status.st_mode):
+        links = folder.links + entry.is_symlink()
         if _identity(status) in folder.above:
             yield Skip(path, Reason.LINK_LOOP, "links to a folder that it lies in")
+        elif links > _MOST_LINKS:
+            yield Skip(path, Reason.LINK_LOOP, f"lies behind more than {_MOST_LINKS} links")
         else:
-            waiting.append(_Folder(path, (*folder.above, _identity(status)), excluded))
+            waiting.append(_Folder(path, (*folder.above, _identity(status)), links, excluded))
     elif stat.S_ISREG(status.st_mode):
         yield _file(entry, path, status)
     else:

@@ -50,7 +50,13 @@ class Skip:
     """Stops the pack unless it was told to skip: it looked like an image and cannot be stored."""
 
     def __str__(self) -> str:
-        return f"{self.path.decode('utf-8', 'backslashreplace')}: {self.detail}"
+        return f"{shown(self.path)}: {self.detail}"
+
+
+def shown(path: bytes) -> str:
+    """Return a path fit for a terminal, which control characters would upset."""
+    text = path.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def report(skips: Iterable[Skip]) -> bytes:

@@ -189,7 +189,10 @@ def _opened(source: SourceFile, folder: bytes) -> Iterator[_OpenImage]:
     with file:
         with _reading(source):
             before = os.fstat(file.fileno())
-            if not stat.S_ISREG(before.st_mode) or before.st_size != source.size_bytes:
+            if not stat.S_ISREG(before.st_mode) or _version(before)[:2] != (
+                source.size_bytes,
+                source.mtime_ns,
+            ):
                 raise _changed(source, before.st_size)
             start = file.read(_CHUNK_BYTES)
             header = _header(source, start, file.fileno())

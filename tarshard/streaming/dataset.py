@@ -20,8 +20,8 @@ from tarshard.streaming.order import Line, Recipe, Share, Tail, Window
 from tarshard.streaming.preprocess import OnError, Preprocessing, Preprocessor, Transform
 from tarshard.streaming.read import Content, ReadSample, ShardReader
 
-_MOST_WORKERS = 1024
-"""So many workers can be followed; more work all the same."""
+MOST_WORKERS = 1024
+"""More than any machine has cores for."""
 _PLACE_BYTES = 192
 """A key, a shard's name and an offset; what is longer is cut."""
 
@@ -98,8 +98,8 @@ class Stream(IterableDataset[Batch]):
         # Shared, so that set_epoch reaches workers that are kept between epochs, and the
         # main process knows where each worker is, without reading anything, when one dies.
         self._epoch = _shared((1,), torch.int64)
-        self._processes = _shared((_MOST_WORKERS,), torch.int64)
-        self._places = _shared((_MOST_WORKERS, _PLACE_BYTES), torch.uint8)
+        self._processes = _shared((MOST_WORKERS,), torch.int64)
+        self._places = _shared((MOST_WORKERS, _PLACE_BYTES), torch.uint8)
 
     @property
     def epoch(self) -> int:
@@ -150,7 +150,7 @@ class Stream(IterableDataset[Batch]):
 
     def _follow(self, worker: int) -> Callable[[str], None]:
         """Return what notes the place in the dataset that this worker is at."""
-        if worker >= _MOST_WORKERS:
+        if worker >= MOST_WORKERS:
             return lambda _place: None
         self._processes[worker] = os.getpid()
         noted = self._places[worker].numpy().data

@@ -19,7 +19,8 @@ from tarshard.errors import TarshardError, UsageError, WorkerFailed
 from tarshard.imaging.decode import MAX_PIXELS
 from tarshard.imaging.fit import Fit
 from tarshard.streaming.batch import Batch
-from tarshard.streaming.dataset import Stream
+from tarshard.streaming.dataset import MOST_WORKERS, Stream
+from tarshard.streaming.lifeline import Lifeline
 from tarshard.streaming.order import Recipe, Share, Tail
 from tarshard.streaming.preprocess import OnError, Transform
 
@@ -70,7 +71,7 @@ class Loader:
         ``workers`` 0 reads in this process. ``start_method`` is ``fork``, ``spawn``
         or ``forkserver``; unless given it is ``fork`` on Linux, ``spawn`` elsewhere.
         """
-        whole_number("workers", workers, at_least=0)
+        whole_number("workers", workers, at_least=0, at_most=MOST_WORKERS)
         if start_method is not None:
             one_of("start method", start_method, ("fork", "spawn", "forkserver"))
         self._stream = Stream(
@@ -91,6 +92,8 @@ class Loader:
             window=window,
             block_bytes=block_bytes,
         )
+        # Workers without a batch would only wait. The order stays the same.
+        workers = min(workers, max(len(self._stream), 1))
         self._begun_epoch = 0
         self._asked_epoch: int | None = None
         self._iterations = 0
@@ -101,6 +104,7 @@ class Loader:
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=workers > 0,
+                worker_init_fn=Lifeline(),
                 multiprocessing_context=(start_method or _START_METHOD) if workers else None,
             )
 

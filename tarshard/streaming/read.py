@@ -1,5 +1,6 @@
 """Reads pieces of shards in few large reads, and checks what can be seen without hashing."""
 
+import errno
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import accumulate
@@ -10,7 +11,7 @@ import numpy as np
 
 from tarshard import ustar
 from tarshard.dataset import Dataset
-from tarshard.errors import ShardCorrupt
+from tarshard.errors import InputUnusable, ShardCorrupt
 from tarshard.index import Member, Sample, Shard, ShardTable
 from tarshard.storage.local import LocalFile
 from tarshard.streaming.batch import Delivered
@@ -69,7 +70,7 @@ class ShardReader:
     def close(self) -> None:
         """Close all shards."""
         while self._open:
-            self._open.popitem()[1][0].close()
+            self._close_oldest()
 
     def __enter__(self) -> Self:
         return self
@@ -87,15 +88,32 @@ class ShardReader:
             self._open.move_to_end(number)
             return self._open[number]
         while len(self._open) >= self._open_shards:
-            self._open.popitem(last=False)[1][0].close()
+            self._close_oldest()
+        while True:
+            try:
+                self._open[number] = self._opened_anew(number)
+            except InputUnusable as error:
+                if not self._open or not _is_out_of_descriptors(error.__cause__):
+                    raise
+                self._close_oldest()
+            else:
+                return self._open[number]
+
+    def _opened_anew(self, number: int) -> tuple[LocalFile, ShardTable]:
         shard = self._dataset.shards[number]
         file = self._dataset.open_shard(shard)
         try:
-            self._open[number] = file, self._dataset.table(shard)
+            return file, self._dataset.table(shard)
         except BaseException:
             file.close()
             raise
-        return self._open[number]
+
+    def _close_oldest(self) -> None:
+        self._open.popitem(last=False)[1][0].close()
+
+
+def _is_out_of_descriptors(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
 
 
 def _facts(sample: Sample, shard: Shard, index: int, *, valid: bool) -> Delivered:
@@ -116,8 +134,17 @@ def _facts(sample: Sample, shard: Shard, index: int, *, valid: bool) -> Delivere
 def _read_spans(file: LocalFile, shard: Shard, samples: tuple[Sample, ...]) -> memoryview:
     """Return the bytes of consecutive samples, from one read."""
     start, stop = samples[0].span[0], samples[-1].span[1]
-    # Not a bytearray: that would be filled with zeros first.
-    buffer = np.empty(stop - start, dtype=np.uint8).data
+    try:
+        # Not a bytearray: that would be filled with zeros first.
+        buffer = np.empty(stop - start, dtype=np.uint8).data
+    except MemoryError as error:
+        raise ShardCorrupt(
+            f"{shard.url}: {samples[0].image_name} takes {stop - start:,} bytes, more than there "
+            "is memory; the dataset is damaged, or the image too large to be streamed",
+            shard=shard.url,
+            member=samples[0].image_name,
+            offset=start,
+        ) from error
     try:
         got = file.read_into(buffer, start)
     except OSError as error:

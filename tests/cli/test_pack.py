@@ -133,3 +133,70 @@ def test_a_signal_in_the_middle(tmp_path: Path, number: signal.Signals, code: in
     run(*arguments)
     run("pack", images, tmp_path / "undisturbed", "--shards", "2")
     assert everything(tmp_path / "out") == everything(tmp_path / "undisturbed")
+
+
+def test_out_through_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """OUT is judged where it leads to, not by a way that is made only later."""
+    images = folder(tmp_path / "images", photos(4))
+    precious = folder(tmp_path / "precious", {"shard-000000.tar": b"precious"})
+    run("pack", images, tmp_path / "new" / ".." / "precious", "--shards", "2", code=5)
+    assert everything(precious) == {"shard-000000.tar": b"precious"}
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("work", [{}, {"lock": b""}])
+def test_a_work_folder_of_nobody_does_not_hide_other_files(
+    tmp_path: Path, work: dict[str | bytes, bytes]
+) -> None:
+    """Other files in OUT are refused although there is a work folder in which no pack began."""
+    images = folder(tmp_path / "images", photos(4))
+    out = folder(tmp_path / "out", {"shard-000000.tar": b"precious"})
+    folder(out / ".tarshard-work", work)
+    before = everything(out)
+    run("pack", images, out, "--shards", "2", code=5)
+    assert everything(out) == before
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64, 10**30])
+def test_a_seed_that_no_index_can_hold(tmp_path: Path, value: int) -> None:
+    """A seed too large for the index is refused before anything is written."""
+    images = folder(tmp_path / "images", photos(4))
+    run("pack", images, tmp_path / "out", "--shards", "2", "--seed", str(value), code=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_are_shown_without_control_characters(tmp_path: Path) -> None:
+    """A file's name cannot send commands to the terminal, nor begin a new line."""
+    images = folder(tmp_path / "images", {"ev\x1b[31mil\n.jpg": b"no image", "a.jpg": image()})
+    said = run("pack", images, tmp_path / "out", "--shards", "1", code=3).stderr.decode()
+    assert "\x1b" not in said
+    assert "ev\\x1b[31mil\\n.jpg" in said
+
+
+def test_folders_that_all_link_to_each_other(tmp_path: Path) -> None:
+    """A web of links ends, each image is packed and what is not followed is reported."""
+    names = "abcdefgh"
+    images = folder(tmp_path / "images", {f"{name}/{name}.jpg": image() for name in names})
+    for name in names:
+        for other in names:
+            (images / name / f"to-{other}").symlink_to(images / other)
+    run("pack", images, tmp_path / "out", "--shards", "1", "--labels", "none")
+    [shard] = (tmp_path / "out").glob("*.tar")
+    assert shard.stat().st_size > 8 * 1536
+    assert b"more than 3 links" in (tmp_path / "out" / "skipped.jsonl").read_bytes()
+
+
+def test_without_stderr_it_works_all_the_same(tmp_path: Path) -> None:
+    """With stderr closed or full the work is done and stdout holds the data only."""
+    images = folder(tmp_path / "images", photos(4))
+    for number, redirection in enumerate(("2>&-", "2>/dev/full")):
+        out = tmp_path / f"out{number}"
+        command = [*COMMAND, "pack", str(images), str(out), "--shards", "1", "--json"]
+        done = subprocess.run(
+            ["bash", "-c", f'"$@" {redirection}', "bash", *command],
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        assert json.loads(done.stdout)["samples"] == 4
+        assert (out / "index.json").exists()

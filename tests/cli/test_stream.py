@@ -273,3 +273,36 @@ def test_photos_are_real(packed: Path) -> None:
     """The dataset that these tests stream holds the photos that were packed."""
     images = {data for name, data in every_member(packed) if name.endswith(".jpg")}
     assert images == set(photos(30).values())
+
+
+def test_few_descriptors_are_enough(tmp_path: Path) -> None:
+    """Under ``ulimit -n 64`` a dataset of 100 shards streams whole, with several workers."""
+    packed = dataset(tmp_path, 100, 100)
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 64; "$@"', "bash", *COMMAND, "stream", packed, "--workers", "3"],
+        capture_output=True,
+        check=True,
+        timeout=100,
+    )
+    assert sorted(members(done.stdout)) == sorted(every_member(packed))
+
+
+@pytest.mark.parametrize("option", ["--workers", "--epoch", "--seed"])
+def test_numbers_that_no_machine_has(packed: Path, option: str) -> None:
+    """A huge number is a usage error, not a thousand processes or a traceback."""
+    assert b"at most" in run("stream", packed, option, str(10**30), code=2).stderr
+
+
+def test_hangup_ends_it(large: Path) -> None:
+    """When the terminal goes away it ends, with its workers."""
+    with subprocess.Popen(
+        [*COMMAND, "stream", str(large), "--workers", "2", "--batch-size", "4"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert len(process.stdout.read(100_000)) == 100_000
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=20)
+    assert process.returncode == 129

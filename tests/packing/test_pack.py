@@ -386,7 +386,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], str]] = {
     "deleted": (Path.unlink, "vanished"),
     "truncated": (lambda path: os.truncate(path, 50), "changed"),
     "grown": (lambda path: path.write_bytes(path.read_bytes() + b"more"), "changed"),
-    "text": (lambda path: path.write_bytes(b"t" * path.stat().st_size), "not-an-image"),
+    "text": (lambda path: path.write_bytes(b"t" * path.stat().st_size), "changed"),
 }
 
 

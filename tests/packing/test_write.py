@@ -164,6 +164,17 @@ def replace_by(make: Callable[[Path], object]) -> Spoil:
     return spoil
 
 
+def unnoticed(other: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return what puts other content of the same size and time in a file's place."""
+
+    def spoil(path: Path) -> None:
+        status = path.stat()
+        path.write_bytes(other(path.read_bytes()[:4]).ljust(status.st_size, b"\0"))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    return spoil
+
+
 SPOILERS: dict[str, tuple[Spoil, Reason, str]] = {
     "deleted": (Path.unlink, Reason.VANISHED, "gone"),
     "truncated": (lambda path: os.truncate(path, 100), Reason.CHANGED, "before, 100 now"),
@@ -180,17 +191,12 @@ SPOILERS: dict[str, tuple[Spoil, Reason, str]] = {
     ),
     "dangling": (replace_by(lambda path: path.symlink_to("no")), Reason.VANISHED, "gone"),
     "device": (replace_by(lambda path: path.symlink_to("/dev/zero")), Reason.CHANGED, ""),
-    "text": (
-        lambda path: path.write_bytes(b"t" * path.stat().st_size), Reason.NOT_AN_IMAGE, "content",
+    "same size": (
+        lambda path: path.write_bytes(b"t" * path.stat().st_size), Reason.CHANGED, "changed",
     ),
-    "html": (
-        lambda path: path.write_bytes(b"<html>".ljust(path.stat().st_size)), Reason.NOT_AN_IMAGE,
-        "HTML page",
-    ),
-    "headless": (
-        lambda path: path.write_bytes(path.read_bytes()[:4].ljust(path.stat().st_size, b"\0")),
-        Reason.NOT_AN_IMAGE, "gives no size",
-    ),
+    "text": (unnoticed(lambda start: b"t"), Reason.NOT_AN_IMAGE, "content"),
+    "html": (unnoticed(lambda start: b"<html>"), Reason.NOT_AN_IMAGE, "HTML page"),
+    "headless": (unnoticed(lambda start: start), Reason.NOT_AN_IMAGE, "gives no size"),
 }  # fmt: skip
 
 
@@ -320,8 +326,9 @@ def test_header_beyond_the_first_chunk(tmp_path: Path) -> None:
 def test_key_too_long_for_a_tar_name(tmp_path: Path) -> None:
     """A key that no header can hold is a mistake of the caller, not a cut name."""
     root = folder(tmp_path / "in", {"0.jpg": image(0)})
+    status = (root / "0.jpg").stat()
     planned = PlannedSample(
-        SourceFile(b"0.jpg", (root / "0.jpg").stat().st_size, 0), "k" * 97, None
+        SourceFile(b"0.jpg", status.st_size, status.st_mtime_ns), "k" * 97, None
     )
     with pytest.raises(ValueError, match="at most 100 bytes"):
         write_shard(str(tmp_path / "t"), [planned], folder=os.fsencode(root), wrote=lambda *_: None)

@@ -362,7 +362,7 @@ def test_other_contents(many: Path, content: str) -> None:
         ({"workers": -1}, "workers must be at least 0, got -1"),
         (
             {"start_method": "thread"},
-            "start method must be fork, spawn or forkserver, got 'thread'",
+            "start method must be one of fork, spawn, forkserver, got 'thread'",
         ),
         ({"batch_size": 0}, "batch size must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
