@@ -93,10 +93,19 @@ def foreign_kind(start: bytes) -> str | None:
 
 
 def _jpeg_size(window: Window) -> tuple[int, int]:
-    """ITU T.81, annex B: walks the segments to the frame header, SOF.
+    """The frame header's; it may leave its height as 0 to a DNL segment after the pixels."""
+    frame = _jpeg_frame(window)
+    return (frame[7] << 8 | frame[8], frame[5] << 8 | frame[6]) if frame else NO_SIZE
 
-    A frame header may leave its height as 0 to a DNL segment after the pixels: no size.
-    """
+
+def jpeg_bits(window: Window) -> int:
+    """Bits of each number in a JPEG image, 8 but for medical ones."""
+    frame = _jpeg_frame(window)
+    return frame[4] if frame else 0
+
+
+def _jpeg_frame(window: Window) -> bytes:
+    """ITU T.81, annex B: walks the segments to the frame header, SOF, and returns its start."""
     offset = 2
     for _ in range(MOST_STEPS):
         segment = window.at(offset, 9)
@@ -109,7 +118,7 @@ def _jpeg_size(window: Window) -> tuple[int, int]:
             marker = _JPEG_MARKER.search(padding)
             offset += marker.start() if marker else len(padding) - 1
         elif code in _JPEG_FRAMES:
-            return segment[7] << 8 | segment[8], segment[5] << 8 | segment[6]
+            return segment
         elif code in _JPEG_BARE:
             offset += 2
         else:
@@ -117,7 +126,7 @@ def _jpeg_size(window: Window) -> tuple[int, int]:
             if length < 2 or code in _JPEG_PIXELS:
                 break
             offset += 2 + length
-    return NO_SIZE
+    return b""
 
 
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xff]")

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ class Noise:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (open as long as this lives)
         self._text = ""
+        weakref.finalize(self, self._file.close)
 
     @contextmanager
     def caught(self) -> Iterator[None]:
