@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from tarshard.errors import CannotWrite
 
@@ -41,20 +42,25 @@ def opened(path: Path | None) -> Iterator[BinaryIO]:
         with stdout() as file:
             yield file
         return
-    is_whole = not path.exists() or path.is_file()
-    growing = path.with_name(f".{path.name}.{os.getpid()}.partial") if is_whole else path
+    growing = None
     try:
-        with open(growing, "wb", buffering=1024 * 1024) as file:
+        # Through links: what they lead to is replaced, not they.
+        place = Path(os.path.realpath(path))
+        is_whole = not place.exists() or place.is_file()
+        if is_whole:
+            growing = place.with_name(f".tarshard-{os.getpid()}-{uuid4().hex[:8]}.partial")
+        with open(growing or place, "wb", buffering=1024 * 1024) as file:
             yield file
-            if is_whole:
+            if growing:
                 file.flush()
                 os.fsync(file.fileno())
-        if is_whole:
-            os.replace(growing, path)
+        if growing:
+            os.replace(growing, place)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise CannotWrite(f"{path}: {(error.strerror or str(error)).lower()}") from error
     finally:
-        if is_whole:
-            growing.unlink(missing_ok=True)
+        if growing:
+            with suppress(OSError):
+                growing.unlink(missing_ok=True)

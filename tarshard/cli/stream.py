@@ -178,6 +178,8 @@ def stream(
     with boundary():
         shown = _shown(format, json=json, output=output, is_terminal=_is_terminal())
         frame = _frame(size, shown)
+        if output and skip_report and os.path.realpath(output) == os.path.realpath(skip_report):
+            raise UsageError("--output and --skip-report are the same file")
         if limit is not None and limit < 0:
             raise UsageError(f"--limit must be at least 0, got {limit}")
         if epochs < 1:

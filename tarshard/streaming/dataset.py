@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tarshard.checks import one_of
+from tarshard.checks import one_of, whole_number
 from tarshard.dataset import Dataset
 from tarshard.errors import UsageError
 from tarshard.imaging.decode import MAX_PIXELS, Frame
@@ -22,6 +22,8 @@ from tarshard.streaming.read import Content, ReadSample, ShardReader
 
 MOST_WORKERS = 1024
 """More than any machine has cores for."""
+_LARGEST_SIDE = 2**14
+"""Pixels; a batch of such frames takes gigabytes already."""
 _PLACE_BYTES = 192
 """A key, a shard's name and an offset; what is longer is cut."""
 
@@ -82,14 +84,16 @@ class Stream(IterableDataset[Batch]):
         self.dataset = Dataset(path)
         self.share = Share(self.dataset.samples, batch_size, rank, world_size, tail)
         self._content: Content = "image" if content == "jpeg" else content
-        height, width = size if isinstance(size, tuple) else (size, size)
+        frame = None if size is None else _frame(size, fit)
         self._preprocessing = Preprocessing(
-            frame=Frame(height, width, fit) if height is not None and width is not None else None,
+            frame=frame,
             transform=transform,
             to_jpeg=content == "jpeg",
             on_error=on_error,
             max_pixels=max_pixels,
         )
+        if transform is not None and content == "jpeg":
+            raise UsageError("a transform gets pixels; leave content 'jpeg' out")
         if self._preprocessing.is_asked_for and self._content != "image":
             raise UsageError(f"content {content!r} cannot be decoded; leave it out")
         self._recipe = Recipe(
@@ -175,6 +179,15 @@ class Stream(IterableDataset[Batch]):
         ) as reader:
             for window in line.windows(start, stop):
                 yield from _deliver(window, reader)
+
+
+def _frame(size: object, fit: Fit) -> Frame:
+    sides = size if isinstance(size, tuple) else (size, size)
+    if len(sides) != 2:
+        raise UsageError(f"size must be a side or (height, width), got {size!r}")
+    for side in sides:
+        whole_number("size", side, at_least=1, at_most=_LARGEST_SIDE)
+    return Frame(*sides, fit)
 
 
 def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

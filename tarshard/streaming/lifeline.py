@@ -6,8 +6,11 @@ the end of a pipe that only the main process could write to.
 """
 
 import os
+import signal
 import threading
 from multiprocessing.connection import Connection, Pipe
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _pipe: tuple[Connection, Connection] | None = None
 _owner = 0
@@ -25,7 +28,11 @@ class Lifeline:
         self._reader = _pipe[0]
 
     def __call__(self, _worker: int) -> None:
-        """Watch, in a thread."""
+        """Watch, in a thread; and leave Ctrl-C to the main process, which ends its workers."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
         if _pipe is not None:
             # Forked: the end for writing came along.
             _pipe[1].close()

@@ -1,17 +1,20 @@
 """Batches from worker processes: a DataLoader over a Stream, with its known traps closed."""
 
+import multiprocessing
 import os
-import re
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tarshard.checks import one_of, whole_number
 from tarshard.dataset import Dataset
@@ -20,9 +23,12 @@ from tarshard.imaging.decode import MAX_PIXELS
 from tarshard.imaging.fit import Fit
 from tarshard.streaming.batch import Batch
 from tarshard.streaming.dataset import MOST_WORKERS, Stream
-from tarshard.streaming.lifeline import Lifeline
+from tarshard.streaming.lifeline import ENDING_SIGNALS, Lifeline
 from tarshard.streaming.order import Recipe, Share, Tail
 from tarshard.streaming.preprocess import OnError, Transform
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,7 @@ class Loader:
         self._begun_epoch = 0
         self._asked_epoch: int | None = None
         self._iterations = 0
+        self._workers: list[BaseProcess] = []
         self._batches: Iterator[Batch | _Failure] | None = None
         with _own_number_of_workers():
             self._loader: DataLoader[Batch | _Failure] | None = DataLoader(
@@ -143,8 +150,12 @@ class Loader:
         self._begun_epoch, self._asked_epoch = self.epoch, None
         # Not earlier: workers that are in the middle of an epoch look at it, too.
         self._stream.set_epoch(self._begun_epoch)
-        with _own_number_of_workers():
+        others = set(multiprocessing.active_children())
+        with _own_number_of_workers(), _signals_held():
             self._batches = iter(self._loader)
+        begun = set(multiprocessing.active_children()) - others
+        # Named by number in the order in which they were started.
+        self._workers += sorted(begun, key=lambda worker: (len(worker.name), worker.name))
         self._iterations += 1
         return self._iterate(self._iterations)
 
@@ -172,6 +183,7 @@ class Loader:
         except KeyboardInterrupt as error:
             for worker, process, place in self._stream.positions():
                 error.add_note(f"worker {worker} (process {process}) was at {place}")
+            self.close()
             raise
 
     def explained(self, error: RuntimeError) -> RuntimeError | WorkerFailed:
@@ -181,15 +193,17 @@ class Loader:
         it is doing then, so it may come up outside of this loader's methods. Any other
         error is returned as it is.
         """
-        ended = [int(number) for number in re.findall(r"\d+", str(error).partition("pid")[2])]
-        lost = [row for row in self._stream.positions() if row[1] in ended]
+        places = {process: place for _, process, place in self._stream.positions()}
+        lost = [
+            f"worker {number} (process {worker.pid}) {_how_it_ended(worker.exitcode)}; "
+            f"it was at {places.get(worker.pid or 0, 'its start')}"
+            for number, worker in enumerate(self._workers)
+            if worker.exitcode is not None and str(worker.pid) in str(error)
+        ]
         if not lost:
             return error
         self.close()
-        how = _how_it_ended(str(error))
-        return WorkerFailed(
-            "\n".join(f"worker {w} (process {p}) {how}; it was at {place}" for w, p, place in lost)
-        )
+        return WorkerFailed("\n".join(lost))
 
     def __enter__(self) -> Self:
         return self
@@ -205,18 +219,45 @@ class Loader:
     def close(self) -> None:
         """End the workers, also in the middle of an iteration."""
         self._loader = self._batches = None
+        with _deaths_expected():
+            for worker in self._workers:
+                worker.terminate()
+            for worker in self._workers:
+                worker.join()
+        self._workers.clear()
 
 
 _START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 
-def _how_it_ended(said: str) -> str:
-    """Return PyTorch's words for how a worker ended, with a hint where there is one."""
-    if killed := re.search(r"killed by signal: (\w+)", said):
-        hint = ", perhaps for want of memory" if killed[1] == "Killed" else ""
-        return f"was killed by a signal ({killed[1]}){hint}"
-    code = re.search(r"exit code (-?\d+)", said)
-    return f"ended with exit code {code[1]}" if code else "ended unexpectedly"
+def _how_it_ended(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    hint = ", perhaps for want of memory" if -exit_code == signal.SIGKILL else ""
+    return f"was killed by a signal ({signal.strsignal(-exit_code)}){hint}"
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let signals wait while workers are started: an exception in there would get lost."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _deaths_expected() -> Iterator[None]:
+    """Keep PyTorch from raising when workers end that we end ourselves."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
 @contextmanager
@@ -234,7 +275,11 @@ class _WorkerSide(IterableDataset["Batch | _Failure"]):
 
     def __iter__(self) -> Iterator["Batch | _Failure"]:
         try:
-            yield from self._stream
+            for batch in self._stream:
+                if isinstance(batch.images, list) and get_worker_info():
+                    # PyTorch would wait for ever for what cannot be pickled.
+                    ForkingPickler.dumps(batch)
+                yield batch
         except TarshardError as error:
             yield _Failure(error)
         except Exception as error:  # noqa: BLE001  (a process boundary)

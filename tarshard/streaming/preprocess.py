@@ -74,7 +74,7 @@ class Preprocessor:
         facts, results, problems = [], [], []
         for sample in samples:
             at(sample.facts.place)
-            result, complaint = None, ""
+            result, complaint = _FAILED, ""
             fact = sample.facts
             try:
                 result, complaint = self._one(sample)
@@ -88,7 +88,7 @@ class Preprocessor:
             facts.append(fact)
             results.append(result)
         if self._asked.to_jpeg:
-            data = tuple(memoryview(jpeg or b"") for jpeg in results)
+            data = tuple(memoryview(b"" if jpeg is _FAILED else jpeg) for jpeg in results)
             return Batch(tuple(facts), data, None, tuple(problems))
         return Batch(tuple(facts), (), self._images(results), tuple(problems))
 
@@ -113,26 +113,22 @@ class Preprocessor:
         return np.random.Generator(np.random.Philox(key=key))
 
     def _images(self, results: list[Any]) -> Any:  # noqa: ANN401  (whatever the transform returns)
-        """Stack arrays of one shape and type, zeros for None; anything else is a list."""
-        results = [_as_array(result) for result in results]
-        first = next((result for result in results if result is not None), None)
-        if first is None and self._asked.frame and self._asked.transform is None:
-            first = np.zeros((3, *self._asked.frame.size), dtype=np.uint8)
-        if not isinstance(first, np.ndarray) or not all(
-            result is None or _is_like(result, first) for result in results
-        ):
-            return results
-        stacked = np.zeros((len(results), *first.shape), dtype=first.dtype)
-        for place, result in zip(stacked, results, strict=True):
-            if result is not None:
-                place[...] = result
+        """Stack arrays of one shape and type, zeros for what failed; anything else is a list."""
+        arrays = [_as_array(result) for result in results]
+        made = [array for array in arrays if array is not _FAILED]
+        if not made and self._asked.frame and self._asked.transform is None:
+            return np.zeros((len(results), 3, *self._asked.frame.size), dtype=np.uint8)
+        if not made or not all(_is_like(array, made[0]) for array in made):
+            return [None if result is _FAILED else result for result in results]
+        stacked = np.zeros((len(arrays), *made[0].shape), dtype=made[0].dtype)
+        for at, array in enumerate(arrays):
+            if array is not _FAILED:
+                stacked[at] = array
         return stacked
 
 
-def _is_whole_jpeg(data: memoryview) -> bool:
-    """Tell a JPEG that ends as it should; cut ones are left to the decoder, to be refused."""
-    # Some cameras append a few bytes.
-    return bytes(data[:3]) == b"\xff\xd8\xff" and b"\xff\xd9" in bytes(data[-64:])
+_FAILED: Any = object()
+"""Stands for the result of an image that could not be decoded."""
 
 
 def _as_array(result: Any) -> Any:  # noqa: ANN401
@@ -142,12 +138,23 @@ def _as_array(result: Any) -> Any:  # noqa: ANN401
     return result
 
 
-def _is_like(result: object, first: np.ndarray[Any, Any]) -> bool:
+def _is_like(array: object, first: object) -> bool:
     return (
-        isinstance(result, np.ndarray)
-        and result.shape == first.shape
-        and result.dtype == first.dtype
+        isinstance(array, np.ndarray)
+        and isinstance(first, np.ndarray)
+        and array.shape == first.shape
+        and array.dtype == first.dtype
+        and array.dtype.isnative
+        # What torch has, too: no text, no objects.
+        and array.dtype.kind in "biuf"
+        and array.dtype.itemsize <= 8
     )
+
+
+def _is_whole_jpeg(data: memoryview) -> bool:
+    """Tell a JPEG that ends as it should; cut ones are left to the decoder, to be refused."""
+    # Some cameras append a few bytes.
+    return bytes(data[:3]) == b"\xff\xd8\xff" and b"\xff\xd9" in bytes(data[-64:])
 
 
 def _undecodable(facts: Delivered, cause: str) -> ImageUndecodable:

@@ -194,8 +194,8 @@ SPOILERS: dict[str, tuple[Spoil, Reason, str]] = {
     "same size": (
         lambda path: path.write_bytes(b"t" * path.stat().st_size), Reason.CHANGED, "changed",
     ),
-    "text": (unnoticed(lambda start: b"t"), Reason.NOT_AN_IMAGE, "content"),
-    "html": (unnoticed(lambda start: b"<html>"), Reason.NOT_AN_IMAGE, "HTML page"),
+    "text": (unnoticed(lambda _start: b"t"), Reason.NOT_AN_IMAGE, "content"),
+    "html": (unnoticed(lambda _start: b"<html>"), Reason.NOT_AN_IMAGE, "HTML page"),
     "headless": (unnoticed(lambda start: start), Reason.NOT_AN_IMAGE, "gives no size"),
 }  # fmt: skip
 

@@ -3,12 +3,13 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarshard.streaming.batch import Batch, Delivered
+from tarshard.streaming.batch import Batch, Delivered, Problem
 
 
 def facts(index: int, *, label: int = 0, size_bytes: int = 1, valid: bool = True) -> Delivered:
@@ -17,6 +18,7 @@ def facts(index: int, *, label: int = 0, size_bytes: int = 1, valid: bool = True
         key=f"cat/{index}",
         label=label,
         shard="shard-000000.tar",
+        member=f"cat/{index}.jpg",
         offset=512 + 2_048 * index,
         size_bytes=size_bytes,
         width=24,
@@ -115,3 +117,54 @@ def test_beginning(flags: list[bool], count: int) -> None:
     assert begun.samples == rows[: len(begun)]
     assert [bytes(view) for view in begun.data] == [bytes([at]) for at in range(len(begun))]
     assert len(begun) == len(made) or made.samples[len(begun)].valid, "padding is not cut off"
+
+
+def decoded(*, valid: tuple[bool, ...] = (True, True, False, True)) -> Batch:
+    """Return a batch of images, with a problem for the third sample."""
+    rows = [facts(at, valid=flag) for at, flag in enumerate(valid)]
+    pixels = np.arange(len(rows) * 12, dtype=np.uint8).reshape(len(rows), 3, 2, 2)
+    return Batch(rows, (), pixels, [Problem(rows[2], "cut short", is_fatal=True)])
+
+
+def test_arrays_become_tensors() -> None:
+    """Images that were given as an array are a tensor."""
+    assert isinstance(decoded().images, torch.Tensor)
+    assert decoded().images.dtype is torch.uint8
+
+
+def test_pickling_images() -> None:
+    """Images and problems come back as they were, and the images may be written to."""
+    made = decoded()
+    back = pickle.loads(pickle.dumps(made))  # noqa: S301  # our own bytes
+    assert isinstance(back.images, torch.Tensor)
+    assert torch.equal(back.images, made.images)
+    assert list(back.problems) == list(made.problems)
+    assert type(back.problems[0]) is Problem
+    assert type(back.problems[0].sample) is Delivered
+    back.images.add_(1)
+    assert torch.equal(back.images, made.images + 1)
+
+
+def test_pickling_a_list_of_images() -> None:
+    """What a transform returned comes back as the list that it was."""
+    made = Batch([facts(0), facts(1)], (), [{"a": 1}, np.ones(2)])
+    back = pickle.loads(pickle.dumps(made))  # noqa: S301  # our own bytes
+    assert back.images[0] == {"a": 1}
+    assert back.images[1].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "problems"), [(0, 0, 0), (1, 1, 0), (2, 3, 1), (9, 4, 1)]
+)
+def test_beginning_of_images(count: int, length: int, problems: int) -> None:
+    """The beginning has the images of its samples, and those problems that are theirs."""
+    begun = decoded().beginning(count)
+    assert len(begun) == len(begun.images) == length
+    assert torch.equal(begun.images, decoded().images[:length])
+    assert len(begun.problems) == problems
+
+
+def test_repr_is_short() -> None:
+    """A batch at the prompt is one line, not its pixels."""
+    assert "\n" not in repr(decoded())
+    assert len(repr(decoded())) < 100

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import webdataset
 from making import dataset, every_member, folder, image, photos
 
 import tarshard
+from tarshard.streaming.batch import Batch, Delivered
 from tarshard.streaming.dataset import Stream
 from tarshard.streaming.order import Tail
-from tarshard.streaming.sinks import SINKS, JsonlSink, TarSink
+from tarshard.streaming.sinks import SINKS, JsonlSink, MjpegSink, NpySink, Rgb24Sink, TarSink
 
 COUNT = 23
 
@@ -195,3 +198,54 @@ def test_jsonl_of_nothing() -> None:
 def test_names_of_sinks() -> None:
     """The formats that can be asked for are these."""
     assert set(SINKS) == {"tar", "jsonl", "npy", "rgb24", "mjpeg"}
+
+
+def of_pixels() -> list[Batch]:
+    """Return batches of images of which some are not valid, in one none."""
+    images = torch.arange(4 * 3 * 2 * 5, dtype=torch.uint8).reshape(4, 3, 2, 5)
+    return [
+        Batch([row(at, valid=flag) for at, flag in enumerate(flags)], (), images[: len(flags)])
+        for flags in ([True, False, True, True], [False, False], [True])
+    ]
+
+
+def row(index: int, *, valid: bool) -> Delivered:
+    """Return facts of a sample."""
+    return Delivered(str(index), 0, "s.tar", f"{index}.png", 512, 9, 5, 2, index, valid)
+
+
+def test_npy_has_valid_images_alone() -> None:
+    """A batch is an array of its valid images; without any it is none."""
+    file = io.BytesIO()
+    sink = NpySink(file)
+    for batch in of_pixels():
+        sink.write(batch)
+    sink.finish()
+    file.seek(0)
+    first, last = np.load(file), np.load(file)
+    assert file.read() == b""
+    assert np.array_equal(first, of_pixels()[0].images[[0, 2, 3]].numpy())
+    assert np.array_equal(last, of_pixels()[2].images.numpy())
+
+
+def test_rgb24_has_valid_images_alone() -> None:
+    """Frames have rows of pixels of three bytes, and nothing for what is not valid."""
+    file = io.BytesIO()
+    sink = Rgb24Sink(file)
+    for batch in of_pixels():
+        sink.write(batch)
+    sink.finish()
+    frames = np.frombuffer(file.getvalue(), dtype=np.uint8).reshape(-1, 2, 5, 3)
+    assert len(frames) == 4
+    for frame, at in zip(frames, (0, 2, 3, 0), strict=True):
+        assert np.array_equal(frame.transpose(2, 0, 1), of_pixels()[0].images[at].numpy())
+
+
+def test_mjpeg_has_valid_images_alone() -> None:
+    """JPEGs follow one another; what is not valid is left out."""
+    file = io.BytesIO()
+    sink = MjpegSink(file)
+    rows = [row(at, valid=at != 1) for at in range(3)]
+    sink.write(Batch(rows, [memoryview(data) for data in (b"one", b"two", b"three")]))
+    sink.finish()
+    assert file.getvalue() == b"onethree"
