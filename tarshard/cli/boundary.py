@@ -69,6 +69,9 @@ def boundary() -> Iterator[None]:
     except _Terminated as signalled:
         code = 128 + signalled.number
     finally:
+        if code:
+            # PyTorch's clean-up stumbles over workers that are gone already, and Python tells.
+            sys.unraisablehook = lambda _problem: None
         _end_workers()
         for number, earlier in before.items():
             signal.signal(number, earlier)

@@ -150,14 +150,22 @@ class Loader:
         self._begun_epoch, self._asked_epoch = self.epoch, None
         # Not earlier: workers that are in the middle of an epoch look at it, too.
         self._stream.set_epoch(self._begun_epoch)
-        others = set(multiprocessing.active_children())
-        with _own_number_of_workers(), _signals_held():
-            self._batches = iter(self._loader)
-        begun = set(multiprocessing.active_children()) - others
-        # Named by number in the order in which they were started.
-        self._workers += sorted(begun, key=lambda worker: (len(worker.name), worker.name))
+        try:
+            self._batches = self._begun(self._loader)
+        except RuntimeError as error:
+            raise self.explained(error) from None
         self._iterations += 1
         return self._iterate(self._iterations)
+
+    def _begun(self, loader: DataLoader[Batch | _Failure]) -> Iterator[Batch | _Failure]:
+        others = set(multiprocessing.active_children())
+        try:
+            with _own_number_of_workers(), _signals_held():
+                return iter(loader)
+        finally:
+            begun = set(multiprocessing.active_children()) - others
+            # Named by number in the order in which they were started.
+            self._workers += sorted(begun, key=lambda worker: (len(worker.name), worker.name))
 
     def _iterate(self, iteration: int) -> Iterator[Batch]:
         while True:
@@ -200,8 +208,9 @@ class Loader:
             for number, worker in enumerate(self._workers)
             if worker.exitcode is not None and str(worker.pid) in str(error)
         ]
-        if not lost:
+        if not lost and "DataLoader worker" not in str(error):
             return error
+        lost = lost or [f"a worker ended before its first sample ({error})"]
         self.close()
         return WorkerFailed("\n".join(lost))
 
