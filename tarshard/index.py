@@ -9,6 +9,7 @@ surrogates (PEP 383), in JSON ``{"bytes": "<base64>"}``.
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -247,7 +248,7 @@ class _Node:
     @classmethod
     def parse(cls, content: bytes, name: str) -> "_Node":
         try:
-            value = json.loads(content)
+            value = json.loads(content, parse_constant=_finite, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise DatasetDamaged(
                 f"{name} is not JSON ({error}); it was damaged or is no index of tarshard"
@@ -322,6 +323,14 @@ class _Node:
             raise self._wrong(field_name, "a list of objects")
         place = f"{self.place}.{field_name}".lstrip(".")
         return [_Node(row, self.name, f"{place}[{n}]") for n, row in enumerate(value)]
+
+
+def _finite(text: str) -> float:
+    """Return a number; JSON has no other, though Python reads them."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def _refuse_newer(block: _Node) -> None:

@@ -214,6 +214,19 @@ def test_a_random_transform_does_not_depend_on_workers(varied: Path, shuffle: bo
         assert all(map(same_samples, here, there))
 
 
+def test_batches_do_not_depend_on_workers(varied: Path) -> None:
+    """In order, 1 and 4 workers with a random transform make the same batches, each in its turn."""
+    alone, four = (
+        sorted(
+            batches(varied, workers=workers, transform=noisy, shuffle=False),
+            key=lambda batch: batch.samples[0].index,
+        )
+        for workers in (1, 4)
+    )
+    assert len(alone) > 4
+    assert same_batches(alone, four)
+
+
 def test_a_random_transform_does_not_depend_on_ranks(varied: Path) -> None:
     """Two ranks give the samples that one gives."""
     ranks = [
