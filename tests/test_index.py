@@ -110,7 +110,7 @@ INDEXES = st.builds(
                 url, count, 1024 * count + spare, sha256, table_sha256
             ),
             st.from_regex(r"[a-z]{1,3}(/[a-z]{1,3}){0,2}\.tar", fullmatch=True),
-            st.integers(0, 2**29),
+            st.integers(1, 2**29),
             st.integers(0, 2**30),
             HASHES,
             HASHES,

@@ -102,4 +102,4 @@ def _end_workers() -> None:
     # and takes a worker's end for an accident.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for worker in multiprocessing.active_children():
-        worker.terminate()
+        worker.kill()

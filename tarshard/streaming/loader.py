@@ -230,7 +230,8 @@ class Loader:
         self._loader = self._batches = None
         with _deaths_expected():
             for worker in self._workers:
-                worker.terminate()
+                # Not SIGTERM: one that is just starting holds signals back for a while.
+                worker.kill()
             for worker in self._workers:
                 worker.join()
         self._workers.clear()
