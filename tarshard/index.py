@@ -189,7 +189,7 @@ class Index:
         block = {
             "format": FORMAT,
             "samples": self.samples,
-            "classes": [_from_text(name) for name in self.classes],
+            "classes": [text_to_json(name) for name in self.classes],
             "seed": self.seed,
             "order": self.order,
             "skipped": dict(sorted(self.skipped.items())),
@@ -425,7 +425,7 @@ def _sample_row(sample: Sample) -> dict[str, object]:
         "ext": sample.extension,
         "span": list(sample.span),
         "label": sample.label,
-        "path": None if sample.path is None else _from_text(sample.path),
+        "path": None if sample.path is None else text_to_json(sample.path),
         "members": {name: _member_row(member) for name, member in sample.others.items()},
     }
 
@@ -434,7 +434,7 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def _from_text(text: str) -> str | dict[str, str]:
+def text_to_json(text: str) -> str | dict[str, str]:
     """Return text for JSON; webshart refuses a file with a lone surrogate in it."""
     if _is_unicode(text):
         return text

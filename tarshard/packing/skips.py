@@ -1,11 +1,12 @@
 """The skip report: every file that was left out, with its reason."""
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from tarshard.index import text_to_json
 
 SKIPS_NAME = "skipped.jsonl"
 
@@ -62,7 +63,11 @@ def shown(path: bytes) -> str:
 def report(skips: Iterable[Skip]) -> bytes:
     """Return the skip report: a JSON line for each file, sorted by path."""
     rows = (
-        {"path": _path(skip.path), "reason": skip.reason.value, "detail": skip.detail}
+        {
+            "path": text_to_json(skip.path.decode("utf-8", "surrogateescape")),
+            "reason": skip.reason.value,
+            "detail": skip.detail,
+        }
         for skip in sorted(skips, key=lambda skip: skip.path)
     )
     return "".join(json.dumps(row) + "\n" for row in rows).encode("ascii")
@@ -71,10 +76,3 @@ def report(skips: Iterable[Skip]) -> bytes:
 def counts(skips: Iterable[Skip]) -> dict[str, int]:
     """Return how many files were left out for each reason, sorted by reason."""
     return dict(sorted(Counter(skip.reason.value for skip in skips).items()))
-
-
-def _path(path: bytes) -> str | dict[str, str]:
-    try:
-        return path.decode("utf-8")
-    except UnicodeDecodeError:
-        return {"bytes": base64.b64encode(path).decode("ascii")}
